@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// A program that compares a sentence breaks with the next rewording. Text of type agent.Prose may only be shown, and compared
+// A program that compares a sentence breaks with the next rewording. Text of type model.Prose may only be shown, and compared
 // with "".
 func TestNoCodeBranchesOnProse(t *testing.T) {
 	t.Parallel()
@@ -32,18 +32,18 @@ func TestNoCodeBranchesOnProse(t *testing.T) {
 				proses++
 			}
 			if what := branch(l.info, n); what != "" {
-				t.Errorf("%s: %s of agent.Prose: compare a code instead", l.fset.Position(n.Pos()), what)
+				t.Errorf("%s: %s of model.Prose: compare a code instead", l.fset.Position(n.Pos()), what)
 			}
 			return true
 		})
 	}
 	if proses < 50 {
-		t.Errorf("only %d expressions of type agent.Prose were found: this test looks for the wrong type", proses)
+		t.Errorf("only %d expressions of type model.Prose were found: this test looks for the wrong type", proses)
 	}
 }
 
 // loader finds the types of this module. It reads this module from source and the standard library from its export data. All
-// other imports are empty packages: to compile them takes minutes, and none has a value of type agent.Prose.
+// other imports are empty packages: to compile them takes minutes, and none has a value of type model.Prose.
 type loader struct {
 	fset    *token.FileSet
 	ours    map[string]listed
@@ -108,13 +108,13 @@ func (l *loader) Import(path string) (*types.Package, error) {
 	return l.checked[path], nil
 }
 
-// isProse reports whether an expression has the type agent.Prose, also behind a conversion to string.
+// isProse reports whether an expression has the type model.Prose, also behind a conversion to string.
 func isProse(info *types.Info, e ast.Expr) bool {
 	if call, ok := e.(*ast.CallExpr); ok && len(call.Args) == 1 && info.Types[call.Fun].IsType() {
 		return isProse(info, call.Args[0])
 	}
 	t := info.Types[e]
-	return t.IsValue() && t.Value == nil && t.Type != nil && types.TypeString(t.Type, nil) == "pulley/agent.Prose"
+	return t.IsValue() && t.Value == nil && t.Type != nil && types.TypeString(t.Type, nil) == "pulley/internal/model.Prose"
 }
 
 // branch names a comparison of prose; "" for any other node.

@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"pulley/internal/model"
 )
 
 // A machine loses power, or its agent is killed, before and after every step. The next run must end like a run without
@@ -21,10 +23,10 @@ import (
 func TestTickResumesAfterAnyCrash(t *testing.T) {
 	scenarios := []struct {
 		say    string
-		target Target
-		runs   Target // the targets that Puppet runs on
-		asked  RequestKind
-		turn   AssignmentKind
+		target model.Target
+		runs   model.Target // the targets that Puppet runs on
+		asked  model.RequestKind
+		turn   model.AssignmentKind
 	}{
 		{"a good new target", verB, verB, "", ""},
 		{"a target that does not compile", syntax, syntax, "", ""},
@@ -32,20 +34,20 @@ func TestTickResumesAfterAnyCrash(t *testing.T) {
 		{"a target that does not verify", unverified, unverified, "", ""},
 		{"the target that is in place, due again", verA, verA, "", ""},
 		{"a target that is refused, and the one that is in place due again", refusedB, verA, "", ""},
-		{"a run that was asked for", verA, verA, RequestRun, ""},
-		{"a run that was asked for, of a target that fails in the middle", halfway, halfway, RequestRun, ""},
-		{"a node that is to retire", verA, Target{}, RequestRetire, ""},
-		{"a node that is to retire before it has a release", Target{}, Target{}, RequestRetire, ""},
-		{"the turn of a job", verA, verA, "", AssignRun},
-		{"the turn of a job, on a target that fails in the middle", halfway, halfway, "", AssignRun},
-		{"the turn of a noop job", verA, verA, "", AssignNoop},
+		{"a run that was asked for", verA, verA, model.RequestRun, ""},
+		{"a run that was asked for, of a target that fails in the middle", halfway, halfway, model.RequestRun, ""},
+		{"a node that is to retire", verA, model.Target{}, model.RequestRetire, ""},
+		{"a node that is to retire before it has a release", model.Target{}, model.Target{}, model.RequestRetire, ""},
+		{"the turn of a job", verA, verA, "", model.AssignRun},
+		{"the turn of a job, on a target that fails in the middle", halfway, halfway, "", model.AssignRun},
+		{"the turn of a noop job", verA, verA, "", model.AssignNoop},
 	}
 	for _, sc := range scenarios {
 		t.Run(sc.say, func(t *testing.T) {
 			prepared := t.TempDir()
 			prepare(t, prepared, sc.target, sc.runs == verA && sc.asked == "" && sc.turn == "", sc.asked)
 			if sc.turn != "" {
-				(&fakeEtcd{file: filepath.Join(prepared, "etcd.json")}).operator(t, func(d *Desired) { turnOf(d, sc.turn, "j4.1") })
+				(&fakeEtcd{file: filepath.Join(prepared, "etcd.json")}).operator(t, func(d *model.Desired) { turnOf(d, sc.turn, "j4.1") })
 			}
 			calm := copyWorld(t, prepared)
 			w := reopen(t, calm, crashAt)
@@ -61,7 +63,7 @@ func TestTickResumesAfterAnyCrash(t *testing.T) {
 				t.Fatalf("it answers its turn with %+v", ran)
 			}
 			for _, place := range places(r.Decision.Action) {
-				if sc.turn == AssignNoop && slices.ContainsFunc([]string{"verify", "commit", "tell"}, func(step string) bool { return strings.HasSuffix(place, ":"+step) }) {
+				if sc.turn == model.AssignNoop && slices.ContainsFunc([]string{"verify", "commit", "tell"}, func(step string) bool { return strings.HasSuffix(place, ":"+step) }) {
 					continue // a noop run has none of these steps
 				}
 				t.Run(place, func(t *testing.T) {
@@ -99,7 +101,7 @@ func TestHostsSurviveAnyCrash(t *testing.T) {
 	calm.good(t)
 	want := endOf(t, calm)
 	told := calm.machine.told()
-	for _, place := range append(places(Enforce), "hosts:fetched", "hosts:shown", "hosts:told") {
+	for _, place := range append(places(model.Enforce), "hosts:fetched", "hosts:shown", "hosts:told") {
 		t.Run(place, func(t *testing.T) {
 			dir := copyWorld(t, prepared)
 			die(t, dir, place)
@@ -123,7 +125,7 @@ func TestHostsSurviveAnyCrash(t *testing.T) {
 }
 
 // places returns the crash points of every step of a tick with this action.
-func places(a Action) (all []string) {
+func places(a model.Action) (all []string) {
 	for _, s := range Steps(a) {
 		all = append(all, "before:"+s, "after:"+s)
 	}
@@ -132,7 +134,7 @@ func places(a Action) (all []string) {
 
 // prepare creates a node on A in a fleet whose target is target, or a node without a release. due means that
 // enforcement of A is due. asked is the pending request.
-func prepare(t *testing.T, dir string, target Target, due bool, asked RequestKind) {
+func prepare(t *testing.T, dir string, target model.Target, due bool, asked model.RequestKind) {
 	t.Helper()
 	w := reopen(t, dir, start)
 	if asked != "" {
@@ -205,7 +207,7 @@ func die(t *testing.T, dir, place string) {
 func endOf(t *testing.T, w *world) string {
 	t.Helper()
 	s, status := w.state(t), w.etcd.status(t)
-	if s.attempt(s.LastGood) != nil {
+	if s.Attempt(s.LastGood) != nil {
 		t.Errorf("attempts at the last good target are on record: %+v", s.Attempts)
 	}
 	if s.LastRun != status.LastRun || !s.RanAt.Equal(status.RanAt) {
@@ -218,14 +220,14 @@ func endOf(t *testing.T, w *world) string {
 	for i := range s.Attempts {
 		s.Attempts[i] = ended(t, s.Attempts[i])
 	}
-	status.RanAt, status.SeenAt, status.LastRun, status.Params = time.Time{}, time.Time{}, "", Params{}
+	status.RanAt, status.SeenAt, status.LastRun, status.Params = time.Time{}, time.Time{}, "", model.Params{}
 	if status.Attempt != nil {
 		a := ended(t, *status.Attempt)
 		status.Attempt = &a
 	}
 	// A repeated run finds the changes of the first one, and changes nothing.
-	if s.Outcome == Unchanged {
-		s.Outcome, status.Outcome = Changed, Changed
+	if s.Outcome == model.Unchanged {
+		s.Outcome, status.Outcome = model.Changed, model.Changed
 	}
 	current, err := w.content.Current()
 	if err != nil {
@@ -239,7 +241,7 @@ func endOf(t *testing.T, w *world) string {
 }
 
 // ended checks that an attempt has ended, and clears its time and its number of interruptions.
-func ended(t *testing.T, a Attempt) Attempt {
+func ended(t *testing.T, a model.Attempt) model.Attempt {
 	t.Helper()
 	if a.Finished != 1 || a.Open || a.Started > 2 {
 		t.Errorf("attempts are miscounted: %+v", a)
@@ -256,16 +258,16 @@ func TestPreviewSurvivesAnyCrash(t *testing.T) {
 	w.good(t)
 	calm := endOf(t, w)
 	w.order(t, "1", verB)
-	for _, place := range append(places(Nothing), "preview:shown", "preview:answered") {
+	for _, place := range append(places(model.Nothing), "preview:shown", "preview:answered") {
 		t.Run(place, func(t *testing.T) {
 			dir := copyWorld(t, prepared)
 			die(t, dir, place)
 			w := reopen(t, dir, crashAt.Add(time.Second))
 			w.tick(t)
-			if len(w.puppet.jobs) > 1 || w.answer(t).Order != "1" || w.answer(t).Problem != (Problem{}) {
+			if len(w.puppet.jobs) > 1 || w.answer(t).Order != "1" || w.answer(t).Problem != (model.Problem{}) {
 				t.Errorf("%d runs after the crash, and the answer %+v", len(w.puppet.jobs), w.answer(t))
 			}
-			w.etcd.operator(t, func(d *Desired) { d.Preview = nil })
+			w.etcd.operator(t, func(d *model.Desired) { d.Preview = nil })
 			w.idle(t)
 			if now := endOf(t, w); now != calm || w.etcd.load().Preview != nil {
 				t.Errorf("after the preview:\n%s\nbefore it:\n%s", now, calm)
@@ -288,7 +290,7 @@ func TestPreviewGivesUpAfterTwoCrashes(t *testing.T) {
 	}
 	w = reopen(t, copyWorld(t, dir), crashAt.Add(time.Second))
 	w.tick(t)
-	if a := w.answer(t); len(w.puppet.jobs) != 0 || a.Order != "1" || a.Problem.Code != PreviewInterrupted {
+	if a := w.answer(t); len(w.puppet.jobs) != 0 || a.Order != "1" || a.Problem.Code != model.PreviewInterrupted {
 		t.Errorf("%d runs after two crashes, and the answer %+v", len(w.puppet.jobs), a)
 	}
 }

@@ -18,6 +18,7 @@ import (
 
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
+	"pulley/internal/model"
 )
 
 // Disk is a node's persistent memory: the files of one folder (/var/lib/pulley). Files appear complete or not at all.
@@ -95,33 +96,33 @@ func (d *Disk) Lock() (*os.File, error) {
 }
 
 // Load reads the state and changes nothing. A missing file is an empty state. An invalid file is a *DamagedError.
-func (d *Disk) Load() (State, error) {
-	var s State
+func (d *Disk) Load() (model.State, error) {
+	var s model.State
 	found, err := d.load(stateFile, &s)
-	if s.Format > stateFormat { // check this first: a newer state may look damaged
-		return State{}, fmt.Errorf("cannot read %s: its format %d is newer than this agent's %d; upgrade the agent", stateFile, s.Format, stateFormat)
+	if s.Format > model.StateFormat { // check this first: a newer state may look damaged
+		return model.State{}, fmt.Errorf("cannot read %s: its format %d is newer than this agent's %d; upgrade the agent", stateFile, s.Format, model.StateFormat)
 	}
 	if err != nil {
-		return State{}, err
+		return model.State{}, err
 	}
 	if !found {
 		return d.empty(), nil
 	}
-	s.Format = stateFormat
+	s.Format = model.StateFormat
 	return s, nil
 }
 
 // Afresh renames a damaged state and returns an empty one. The next run applies the node's target again.
-func (d *Disk) Afresh() (State, error) {
+func (d *Disk) Afresh() (model.State, error) {
 	if err := d.root.Rename(stateFile, stateFile+".damaged"); err != nil {
-		return State{}, fmt.Errorf("cannot rename the damaged %s: %w", stateFile, err)
+		return model.State{}, fmt.Errorf("cannot rename the damaged %s: %w", stateFile, err)
 	}
 	return d.empty(), nil
 }
 
 // empty continues the numbering of the runs on disk. With a lower number, the newest run would count as the oldest.
-func (d *Disk) empty() State {
-	s := State{Format: stateFormat}
+func (d *Disk) empty() model.State {
+	s := model.State{Format: model.StateFormat}
 	for _, dir := range []string{runsDir, resultsDir, spoolDir} {
 		names, _ := d.list(dir) // without them, numbering restarts
 		for _, name := range names {
@@ -132,31 +133,31 @@ func (d *Disk) empty() State {
 }
 
 // Save writes the state; it is durable when Save returns.
-func (d *Disk) Save(s State) error { return d.save(stateFile, s, true) }
+func (d *Disk) Save(s model.State) error { return d.save(stateFile, s, true) }
 
 // LoadReported reads the last report to etcd. A missing or damaged file means no report.
-func (d *Disk) LoadReported() (Reported, error) {
-	var r Reported
+func (d *Disk) LoadReported() (model.Reported, error) {
+	var r model.Reported
 	_, err := d.load(reportedFile, &r)
 	var damaged *DamagedError
 	if errors.As(err, &damaged) {
-		return Reported{}, nil
+		return model.Reported{}, nil
 	}
 	return r, err
 }
 
 // SaveReported writes the last report to etcd without a flush: its loss costs one more report.
-func (d *Disk) SaveReported(r Reported) error { return d.save(reportedFile, r, false) }
+func (d *Disk) SaveReported(r model.Reported) error { return d.save(reportedFile, r, false) }
 
 // Disabled returns the operator's reason for disabling the agent on this machine, or why it waits for a first boot; "" means enabled.
-func (d *Disk) Disabled() (Prose, error) {
+func (d *Disk) Disabled() (model.Prose, error) {
 	for _, f := range []struct {
 		name  string
-		empty Prose
+		empty model.Prose
 	}{{disabledFile, defaultDisabled}, {firstBootFile, inFirstBoot}} {
 		b, err := d.read(f.name)
 		if err == nil {
-			return cmp.Or(Prose(strings.TrimSpace(string(b))), f.empty), nil
+			return cmp.Or(model.Prose(strings.TrimSpace(string(b))), f.empty), nil
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			return "", err
@@ -203,21 +204,21 @@ func (d *Disk) Begin(run string) error {
 		}
 	}
 	// Without the flush, a power cut could make a changed machine look untouched.
-	return d.save(result(run), Result{}, true)
+	return d.save(result(run), model.Result{}, true)
 }
 
 // End writes a run's result. Puppet's own report contains the details.
-func (d *Disk) End(run string, r Result) error {
+func (d *Disk) End(run string, r model.Result) error {
 	r.Log, r.Resources = nil, nil
 	return d.save(result(run), r, true)
 }
 
 // Ended returns a run's result as recorded on disk.
-func (d *Disk) Ended(run string) (r Result, began, ended bool, err error) {
+func (d *Disk) Ended(run string) (r model.Result, began, ended bool, err error) {
 	began, err = d.load(result(run), &r)
 	var damaged *DamagedError
 	if errors.As(err, &damaged) {
-		return Result{}, true, false, nil
+		return model.Result{}, true, false, nil
 	}
 	return r, began, r.Kind != "", err
 }
@@ -270,7 +271,7 @@ func sequence(name string) int64 {
 }
 
 // Spool stores a run record that etcd could not take. Above the limit, the oldest are deleted.
-func (d *Disk) Spool(r EncodedRun) error {
+func (d *Disk) Spool(r model.EncodedRun) error {
 	names, err := d.list(spoolDir)
 	if err != nil {
 		return err
@@ -288,8 +289,8 @@ func (d *Disk) Spool(r EncodedRun) error {
 }
 
 // SpoolRun stores the record of a run outside a tick. The next tick sends it.
-func (d *Disk) SpoolRun(r Run) error {
-	e, err := encodeRun(r)
+func (d *Disk) SpoolRun(r model.Run) error {
+	e, err := model.EncodeRun(r)
 	if err == nil {
 		err = d.Spool(e)
 	}
@@ -297,18 +298,18 @@ func (d *Disk) SpoolRun(r Run) error {
 }
 
 // Spooled returns at most limit records, the oldest first.
-func (d *Disk) Spooled(limit int) ([]EncodedRun, error) {
+func (d *Disk) Spooled(limit int) ([]model.EncodedRun, error) {
 	names, err := d.list(spoolDir)
 	if err != nil {
 		return nil, err
 	}
-	var runs []EncodedRun
+	var runs []model.EncodedRun
 	for _, name := range names[:min(limit, len(names))] {
 		b, err := d.read(path.Join(spoolDir, name))
 		if err != nil {
 			return nil, err
 		}
-		runs = append(runs, EncodedRun{ID: name, Bytes: b})
+		runs = append(runs, model.EncodedRun{ID: name, Bytes: b})
 	}
 	return runs, nil
 }

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"pulley/internal/atomicfile"
+	"pulley/internal/model"
 )
 
 // TestMain lets a test start this program again to hold the lock, to take it, or to run one tick.
@@ -230,12 +231,12 @@ func TestStateRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, "the state of a new node", empty, State{Format: stateFormat})
-	want := State{
-		Format: stateFormat, LastGood: verA, LastGoodData: "x", Enforcing: verB, Before: verA, OpenRun: "r-7",
-		Attempts: []Attempt{{Target: verB, Started: 2, Finished: 1, Open: true, Last: start, Kind: Between, Problem: Problem{Code: HookFailed, Text: "…"}}},
-		Refusal:  &Refusal{Target: verC, Error: *refusedFor("it"), At: start},
-		Holds:    []Hold{freeze, stop}, RanAt: start, Outcome: Failed, LastRun: "r-6", Sequence: 7,
+	same(t, "the state of a new node", empty, model.State{Format: model.StateFormat})
+	want := model.State{
+		Format: model.StateFormat, LastGood: verA, LastGoodData: "x", Enforcing: verB, Before: verA, OpenRun: "r-7",
+		Attempts: []model.Attempt{{Target: verB, Started: 2, Finished: 1, Open: true, Last: start, Kind: model.Between, Problem: model.Problem{Code: model.HookFailed, Text: "…"}}},
+		Refusal:  &model.Refusal{Target: verC, Error: *refusedFor("it"), At: start},
+		Holds:    []model.Hold{freeze, stop}, RanAt: start, Outcome: model.Failed, LastRun: "r-6", Sequence: 7,
 	}
 	if err := d.Save(want); err != nil {
 		t.Fatal(err)
@@ -263,7 +264,7 @@ func TestDamagedStateIsRenamedAndNodeRecovers(t *testing.T) {
 		}
 		var log strings.Builder
 		w.agent.Log = slog.New(slog.NewTextHandler(&log, nil))
-		if run := w.good(t); run.Target != verA || run.Reason != ReasonNew {
+		if run := w.good(t); run.Target != verA || run.Reason != model.ReasonNew {
 			t.Errorf("%q: it ran %+v", damage, run)
 		}
 		if !strings.Contains(log.String(), "the node forgets its holds") {
@@ -299,14 +300,14 @@ func TestNewerStateIsRefusedAndKept(t *testing.T) {
 func TestErrorNamesUnwritableFile(t *testing.T) {
 	dir := t.TempDir()
 	d := openDisk(t, dir)
-	if err := d.Save(State{LastGood: verA}); err != nil {
+	if err := d.Save(model.State{LastGood: verA}); err != nil {
 		t.Fatal(err)
 	}
 	// Permissions do not stop root. A folder at the path of the temporary file does.
 	if err := os.MkdirAll(filepath.Join(dir, atomicfile.Temporary(stateFile), "in the way"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	err := d.Save(State{LastGood: verB})
+	err := d.Save(model.State{LastGood: verB})
 	if err == nil || !strings.Contains(err.Error(), "cannot write "+filepath.Join(dir, stateFile)) {
 		t.Errorf("%v", err)
 	}
@@ -333,7 +334,7 @@ func TestUnwritableStateStopsTickBeforePuppet(t *testing.T) {
 	if r.Err == nil || !strings.Contains(r.Err.Error(), "cannot admit: cannot write") {
 		t.Errorf("%v", r.Err)
 	}
-	if s := w.etcd.status(t); s.Phase != Idle {
+	if s := w.etcd.status(t); s.Phase != model.Idle {
 		t.Errorf("etcd says that it is %s", s.Phase)
 	}
 	if err := os.RemoveAll(filepath.Join(w.dir, "node", atomicfile.Temporary(stateFile))); err != nil {
@@ -346,19 +347,19 @@ func TestUnwritableStateStopsTickBeforePuppet(t *testing.T) {
 func TestResultOfRunOnDisk(t *testing.T) {
 	dir := t.TempDir()
 	d := openDisk(t, dir)
-	check := func(want Result, wantBegan, wantEnded bool) {
+	check := func(want model.Result, wantBegan, wantEnded bool) {
 		t.Helper()
 		r, began, ended, err := d.Ended("r-1")
 		if err != nil || began != wantBegan || ended != wantEnded || r.Kind != want.Kind || r.Problem != want.Problem {
 			t.Errorf("it began: %t, ended: %t, %+v, %v", began, ended, r, err)
 		}
 	}
-	check(Result{}, false, false)
+	check(model.Result{}, false, false)
 	if err := d.Begin("r-1"); err != nil {
 		t.Fatal(err)
 	}
-	check(Result{}, true, false)
-	ended := Result{Kind: Untouched, Outcome: Failed, Problem: Problem{Code: HookFailed, Text: "does not compile"}, Log: make([]LogLine, 1000)}
+	check(model.Result{}, true, false)
+	ended := model.Result{Kind: model.Untouched, Outcome: model.Failed, Problem: model.Problem{Code: model.HookFailed, Text: "does not compile"}, Log: make([]model.LogLine, 1000)}
 	if err := d.End("r-1", ended); err != nil {
 		t.Fatal(err)
 	}
@@ -366,7 +367,7 @@ func TestResultOfRunOnDisk(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, result("r-1")), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	check(Result{}, true, false) // damaged: it may have been started
+	check(model.Result{}, true, false) // damaged: it may have been started
 }
 
 // The agent's files must not fill the machine's disk over the years.
@@ -375,7 +376,7 @@ func TestRunsAndSpoolOnDiskAreBounded(t *testing.T) {
 	d := openDisk(t, dir)
 	name := func(i int) string { return fmt.Sprintf("20260304T%06dZ-%d", i, i) }
 	for i := range 3 * maxRunsOnDisk {
-		if err := errors.Join(os.Mkdir(filepath.Join(dir, runsDir, name(i)), 0o700), d.Begin(name(i)), d.End(name(i), Result{Kind: Success})); err != nil {
+		if err := errors.Join(os.Mkdir(filepath.Join(dir, runsDir, name(i)), 0o700), d.Begin(name(i)), d.End(name(i), model.Result{Kind: model.Success})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -397,7 +398,7 @@ func TestRunsAndSpoolOnDiskAreBounded(t *testing.T) {
 	if err := os.Chtimes(filepath.Join(dir, runsDir, "bootstrap"), yesterday, yesterday); err != nil {
 		t.Fatal(err)
 	}
-	if err := d.Save(State{}); err != nil {
+	if err := d.Save(model.State{}); err != nil {
 		t.Fatal(err)
 	}
 	last := 3*maxRunsOnDisk + 4
@@ -417,7 +418,7 @@ func TestRunsAndSpoolOnDiskAreBounded(t *testing.T) {
 		t.Errorf("a lost state counts on from %d, %v; want %d", s.Sequence, err, last)
 	}
 	for i := range 3 * maxSpooled {
-		if err := d.Spool(EncodedRun{ID: name(i), Bytes: []byte{byte(i)}}); err != nil {
+		if err := d.Spool(model.EncodedRun{ID: name(i), Bytes: []byte{byte(i)}}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -425,7 +426,7 @@ func TestRunsAndSpoolOnDiskAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	same(t, "the oldest", oldest, []EncodedRun{{name(2 * maxSpooled), []byte{2 * maxSpooled}}, {name(2*maxSpooled + 1), []byte{2*maxSpooled + 1}}})
+	same(t, "the oldest", oldest, []model.EncodedRun{{ID: name(2 * maxSpooled), Bytes: []byte{2 * maxSpooled}}, {ID: name(2*maxSpooled + 1), Bytes: []byte{2*maxSpooled + 1}}})
 	all, err := d.Spooled(1000)
 	if err != nil || len(all) != maxSpooled {
 		t.Errorf("%d are spooled: %v", len(all), err)
@@ -476,7 +477,7 @@ func TestFirstBootKeepsAnOperatorsReason(t *testing.T) {
 	d := openDisk(t, t.TempDir())
 	for _, step := range []struct {
 		do   func() error
-		want Prose
+		want model.Prose
 	}{
 		{func() error { return d.AwaitFirstBoot("") }, inFirstBoot},
 		{func() error { return d.Disable("kernel debugging") }, "kernel debugging"},
@@ -519,12 +520,12 @@ func FuzzDecodeState(f *testing.F) {
 		}
 		o, desired := onA()
 		o.State = s
-		Decide(o, desired, start)
-		s.keepAttempts(verA)
-		s.keepRefusal(verA)
-		s.begin("r", verA, start, false, nil, nil)
-		s.fail(Run{ID: "r", Target: verA, Result: Result{Kind: Untouched}}, start)
-		s.forget()
+		model.Decide(o, desired, start)
+		s.KeepAttempts(verA)
+		s.KeepRefusal(verA)
+		s.Begin("r", verA, start, false, nil, nil)
+		s.Fail(model.Run{ID: "r", Target: verA, Result: model.Result{Kind: model.Untouched}}, start)
+		s.Forget()
 		want, err := json.Marshal(s)
 		if err == nil { // not Save: its flush would make the fuzzer a hundred times slower
 			err = os.WriteFile(filepath.Join(dir, stateFile), want, 0o600)

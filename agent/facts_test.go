@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"pulley/internal/model"
 )
 
 // Each node of a fleet would write its facts every few minutes, or operators would see facts of last month.
@@ -64,7 +66,7 @@ func TestFactsArePublishedWhenTheyChange(t *testing.T) {
 	}
 
 	// A node that registers again has lost its facts in etcd.
-	w.etcd.operator(t, func(d *Desired) { d.Host.At = w.now })
+	w.etcd.operator(t, func(d *model.Desired) { d.Host.At = w.now })
 	w.now = w.now.Add(w.agent.Settings.Heartbeat)
 	if w.tick(t); w.etcd.count("facts") != 1 {
 		t.Errorf("after a new registration: %q", w.etcd.calls)
@@ -72,7 +74,7 @@ func TestFactsArePublishedWhenTheyChange(t *testing.T) {
 	rests("it registered again")
 
 	// Etcd was restored from a backup: the facts in it are those of the time before.
-	w.etcd.operator(t, func(d *Desired) { d.Revision -= 2 })
+	w.etcd.operator(t, func(d *model.Desired) { d.Revision -= 2 })
 	if err := w.etcd.save(func() etcdContent { c := w.etcd.load(); c.Facts = []byte("before"); return c }()); err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +114,7 @@ func TestExportsArePublishedWhenTheyChange(t *testing.T) {
 		}
 		shows(fmt.Sprint("value ", i), value, 1)
 	}
-	w.etcd.operator(t, func(d *Desired) { d.Host.At = w.now })
+	w.etcd.operator(t, func(d *model.Desired) { d.Host.At = w.now })
 	shows("it registered again", `"b"`, 1)
 	if err := os.Remove(shown); err != nil {
 		t.Fatal(err)
@@ -126,7 +128,7 @@ func TestFactsAreInquiredWhereNothingRuns(t *testing.T) {
 	facts, due := []byte("one"), true
 	asked := 0
 	w.agent.Facts = func() ([]byte, error) { return facts, nil }
-	w.agent.Inquire = func(context.Context, Identity) (bool, error) {
+	w.agent.Inquire = func(context.Context, model.Identity) (bool, error) {
 		asked++
 		facts = []byte("inquired")
 		return due, nil

@@ -8,6 +8,7 @@ import (
 
 	"pulley/internal/clip"
 	"pulley/internal/failpoint"
+	"pulley/internal/model"
 )
 
 // longestKept is how long newer values of a node are kept back at most; a later time means that the clock was set back.
@@ -17,14 +18,14 @@ const longestKept = time.Hour
 // place. A node that sees no other nodes reads nothing. Without etcd, the file on disk stays.
 func (t *tick) see(ctx context.Context) error {
 	h := t.state.Hosts
-	if t.Hosts == nil || h.Shown == "" || !t.desired.known() || t.opts.Noop || t.opts.Keep || ctx.Err() != nil {
+	if t.Hosts == nil || h.Shown == "" || !t.desired.Known() || t.opts.Noop || t.opts.Keep || ctx.Err() != nil {
 		return nil
 	}
 	now := t.Now()
 	switch {
 	case t.desired.HostList == h.List:
 		h.Noticed = time.Time{}
-		if !h.Watch.due(now) && (h.Again.IsZero() || now.Before(h.Again) && h.Again.Sub(now) <= longestKept) {
+		if !h.Watch.Due(now) && (h.Again.IsZero() || now.Before(h.Again) && h.Again.Sub(now) <= longestKept) {
 			return t.keepView(h)
 		}
 	case h.Noticed.IsZero() || h.Noticed.After(now): // the clock was set back
@@ -33,9 +34,9 @@ func (t *tick) see(ctx context.Context) error {
 	if !h.Noticed.IsZero() && now.Sub(h.Noticed) < h.Settle && !t.opts.Force {
 		return t.keepView(h)
 	}
-	watch := h.Watch.read(now, t.desired.Revision)
+	watch := h.Watch.Read(now, t.desired.Revision)
 	err := t.Hosts.FetchHosts(ctx, t.Identity)
-	var seen Seen
+	var seen model.Seen
 	if err == nil {
 		failpoint.Here("hosts:fetched")
 		seen, err = t.Hosts.ShowHosts(t.Identity, t.state.LastGood.Tree, watch)
@@ -46,11 +47,11 @@ func (t *tick) see(ctx context.Context) error {
 	}
 	failpoint.Here("hosts:shown")
 	h.List, h.Noticed, h.Watch = t.desired.HostList, time.Time{}, watch
-	h.shows(seen)
+	h.Shows(seen)
 	return t.keepView(h)
 }
 
-func (t *tick) keepView(h HostView) error {
+func (t *tick) keepView(h model.HostView) error {
 	if h == t.state.Hosts {
 		return nil
 	}
@@ -66,11 +67,11 @@ func (t *tick) showHosts(ctx context.Context) (err error) {
 	}
 	tree := t.decision.Target.Tree
 	t.seen, err = t.Hosts.ShowHosts(t.Identity, tree, t.state.Hosts.Watch)
-	missing := errors.Is(err, ErrNoHosts)
-	stale := t.state.Hosts.List == 0 && t.seen.Digest != "" && t.desired.known() // of a time before this release
+	missing := errors.Is(err, model.ErrNoHosts)
+	stale := t.state.Hosts.List == 0 && t.seen.Digest != "" && t.desired.Known() // of a time before this release
 	switch {
 	case missing && t.desired.Unreachable != "":
-		return fmt.Errorf("%w, and %w", err, ErrUnreachable)
+		return fmt.Errorf("%w, and %w", err, model.ErrUnreachable)
 	case !missing && (err != nil || !stale):
 		return err
 	}
@@ -83,32 +84,12 @@ func (t *tick) showHosts(ctx context.Context) (err error) {
 	return err
 }
 
-// applied records the file of a successful run.
-func (h *HostView) applied(seen Seen) {
-	if seen.Digest == "" { // the list on disk may become old
-		h.List, h.Noticed = 0, time.Time{}
-	}
-	h.shows(seen)
-	h.Applied = seen.Digest
-}
-
-// shows records the newest file. With another hosts.alive, the node watches anew.
-func (h *HostView) shows(seen Seen) {
-	h.Shown, h.Settle, h.Again = seen.Digest, seen.Settle, seen.Again
-	if seen.Alive != h.Watch.Alive {
-		h.Watch = Watch{Alive: seen.Alive}
-	}
-}
-
-// moved reports whether the nodes that this node sees changed since its last good run.
-func (h HostView) moved() bool { return h.Shown != h.Applied }
-
 // tell runs the hooks of hosts.d/ with the difference between the files that they know and the file of the last good run.
 // Each hook that succeeded is recorded, and never receives this difference again. A later difference waits for it.
 func (t *tick) tell(ctx context.Context) error {
 	h := t.state.Hosts
 	switch t.decision.Reason {
-	case ReasonDisabled, ReasonStopped, ReasonRetire, ReasonRetired, ReasonPuppetBlocked:
+	case model.ReasonDisabled, model.ReasonStopped, model.ReasonRetire, model.ReasonRetired, model.ReasonPuppetBlocked:
 		return nil
 	}
 	if t.Hosts == nil || t.opts.Noop || t.opts.Keep || h.Told == h.Applied && h.Telling == "" {
@@ -125,7 +106,7 @@ func (t *tick) tell(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	job := Job{Identity: t.Identity, Target: t.state.LastGood, Tree: t.Hosts.Folder(t.state.LastGood.Tree)}
+	job := model.Job{Identity: t.Identity, Target: t.state.LastGood, Tree: t.Hosts.Folder(t.state.LastGood.Tree)}
 	if difference != nil {
 		err = t.Machine.Tell(ctx, job, difference, h.Hook, func(hook string) error {
 			failpoint.Here("hosts:told")
@@ -134,7 +115,7 @@ func (t *tick) tell(ctx context.Context) error {
 		})
 	}
 	if err != nil {
-		h.Failed = Prose(clip.Line(err.Error(), maxDetailInHead))
+		h.Failed = model.Prose(clip.Line(err.Error(), model.MaxDetailInHead))
 		return errors.Join(err, t.keepView(h))
 	}
 	h.Told, h.Telling, h.Hook, h.Failed = h.Telling, "", "", ""

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"pulley/internal/model"
 )
 
 // A node joins, and the nodes that see it run once, with it. Nodes that see nobody read nothing.
@@ -38,7 +40,7 @@ func TestNodesThatAreSeenCauseOneRun(t *testing.T) {
 	}
 	w.now = w.now.Add(time.Minute)
 	r := w.good(t)
-	same(t, "the reason", r.Reason, ReasonHosts)
+	same(t, "the reason", r.Reason, model.ReasonHosts)
 	same(t, "the nodes", w.sees(t), "controller1 controller2 controller3 and more")
 	w.idle(t)
 
@@ -65,7 +67,7 @@ func TestRunsWithoutEtcdSeeTheLastNodes(t *testing.T) {
 
 	w.etcd.reconnect()
 	w.hosts.set(t, "controller1 controller2")
-	w.hosts.onFetch = func() error { return fmt.Errorf("cut off: %w", ErrUnreachable) }
+	w.hosts.onFetch = func() error { return fmt.Errorf("cut off: %w", model.ErrUnreachable) }
 	w.now = w.now.Add(time.Hour)
 	w.good(t)
 	same(t, "the nodes after a failed read", w.sees(t), "controller1")
@@ -80,9 +82,9 @@ func TestNoRunWithoutTheFirstList(t *testing.T) {
 	w := newWorld(t)
 	w.hosts.see(t)
 	w.hosts.set(t, "controller1")
-	w.hosts.onFetch = func() error { return fmt.Errorf("cut off: %w", ErrUnreachable) }
+	w.hosts.onFetch = func() error { return fmt.Errorf("cut off: %w", model.ErrUnreachable) }
 	w.promote(t, verA)
-	if r := w.idle(t); !errors.Is(r.Err, ErrUnreachable) && r.Run != nil {
+	if r := w.idle(t); !errors.Is(r.Err, model.ErrUnreachable) && r.Run != nil {
 		t.Errorf("want no run, got %+v", r)
 	}
 	w.hosts.onFetch = nil
@@ -98,10 +100,10 @@ func TestFailedRunKeepsTheChangedNodes(t *testing.T) {
 	w.promote(t, verA)
 	w.good(t)
 	w.hosts.set(t, "controller1 controller2")
-	w.puppet.result = func(Job) (Result, error) {
-		return Result{Kind: Between, Outcome: Failed, Problem: Problem{Code: ExitCode, Number: 4}}, nil
+	w.puppet.result = func(model.Job) (model.Result, error) {
+		return model.Result{Kind: model.Between, Outcome: model.Failed, Problem: model.Problem{Code: model.ExitCode, Number: 4}}, nil
 	}
-	if r := w.tick(t); r.Run == nil || r.Run.Outcome != Failed {
+	if r := w.tick(t); r.Run == nil || r.Run.Outcome != model.Failed {
 		t.Fatalf("want a failed run, got %+v", r.Run)
 	}
 	w.puppet.result = nil
@@ -119,20 +121,20 @@ func TestHooksReceiveEachDifferenceOnce(t *testing.T) {
 	w.hosts.set(t, "one")
 	w.machine.fails = "20-second"
 	w.promote(t, verA)
-	if r := w.tick(t); r.Err == nil || r.Run == nil || r.Run.Outcome == Failed {
+	if r := w.tick(t); r.Err == nil || r.Run == nil || r.Run.Outcome == model.Failed {
 		t.Fatalf("want a good run and a failed hook: %+v", r)
 	}
 	w.hosts.set(t, "one two")
 	w.tick(t)
 	w.tick(t)
 	same(t, "before the hook works", w.machine.told(), "10-first:  → one\n")
-	same(t, "the problem in the status", w.etcd.status(t).Hook, Prose("20-second: exit status 1"))
+	same(t, "the problem in the status", w.etcd.status(t).Hook, model.Prose("20-second: exit status 1"))
 	w.machine.fails = ""
 	w.idle(t)
 	w.idle(t)
 	w.idle(t)
 	same(t, "afterwards", w.machine.told(), "10-first:  → one\n20-second:  → one\n10-first: one → one two\n20-second: one → one two\n")
-	same(t, "the problem in the status", w.etcd.status(t).Hook, Prose(""))
+	same(t, "the problem in the status", w.etcd.status(t).Hook, model.Prose(""))
 }
 
 // The newest values of a node that changed too often would never arrive if it stops changing: nothing else announces them. One node that

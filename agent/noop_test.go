@@ -5,34 +5,36 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pulley/internal/model"
 )
 
 // turnOf gives the node an order of the job in progress.
-func turnOf(d *Desired, kind AssignmentKind, id string) {
+func turnOf(d *model.Desired, kind model.AssignmentKind, id string) {
 	inJob(d, kind, id)
 	d.Gate.Epoch = 4
 }
 
 // An ordered noop run must be answered once, and must count as nothing: neither as an enforcement nor as an attempt.
 func TestOrderedNoopNeverCommits(t *testing.T) {
-	for name, order := range map[string]func(*Desired){
-		"a turn":                 func(d *Desired) { turnOf(d, AssignNoop, "j4.1") },
-		"a turn on a new target": func(d *Desired) { turnOf(d, AssignNoop, "j4.1"); d.Default = verB },
-		"a request": func(d *Desired) {
-			d.Host.Request = askedFor(RequestNoop)
+	for name, order := range map[string]func(*model.Desired){
+		"a turn":                 func(d *model.Desired) { turnOf(d, model.AssignNoop, "j4.1") },
+		"a turn on a new target": func(d *model.Desired) { turnOf(d, model.AssignNoop, "j4.1"); d.Default = verB },
+		"a request": func(d *model.Desired) {
+			d.Host.Request = askedFor(model.RequestNoop)
 		},
 	} {
-		for _, result := range []Result{
-			{Kind: Untouched, Outcome: Unchanged, Noop: true},
-			{Kind: Untouched, Outcome: Failed, Noop: true, Problem: Problem{Code: NoopFailed, Text: "no such unit"}},
+		for _, result := range []model.Result{
+			{Kind: model.Untouched, Outcome: model.Unchanged, Noop: true},
+			{Kind: model.Untouched, Outcome: model.Failed, Noop: true, Problem: model.Problem{Code: model.NoopFailed, Text: "no such unit"}},
 		} {
 			t.Run(name+" "+string(result.Outcome), func(t *testing.T) {
 				w := fleetOn(t, verA)
 				w.etcd.operator(t, order)
 				before := w.state(t)
 				before.RanAt = before.RanAt.UTC()
-				w.puppet.result = func(j Job) (Result, error) {
-					if s := w.etcd.status(t); !j.Noop || s.Phase != Running {
+				w.puppet.result = func(j model.Job) (model.Result, error) {
+					if s := w.etcd.status(t); !j.Noop || s.Phase != model.Running {
 						t.Errorf("Puppet runs with noop %t while the status is %s", j.Noop, s.Phase)
 					}
 					if last, err := w.disk.LoadReported(); err != nil || last.Fingerprint != "" {
@@ -49,7 +51,7 @@ func TestOrderedNoopNeverCommits(t *testing.T) {
 				if strings.HasPrefix(name, "a request") {
 					answer = after.Answer
 				}
-				if answer == nil || answer.Failed() != (result.Outcome == Failed) {
+				if answer == nil || answer.Failed() != (result.Outcome == model.Failed) {
 					t.Errorf("it answers %+v", answer)
 				}
 				after.Ran, after.Answer, after.Assignment, after.Sequence, after.Epoch = before.Ran, before.Answer, before.Assignment, before.Sequence, before.Epoch
@@ -57,19 +59,19 @@ func TestOrderedNoopNeverCommits(t *testing.T) {
 				same(t, "the state", after, before)
 				w.stands(t, verA, verA)
 				s := w.etcd.status(t)
-				if s.Phase != Idle || s.LastRun == r.Run.ID || !s.RanAt.Equal(before.RanAt) || s.Outcome != before.Outcome || s.Attempt != nil {
+				if s.Phase != model.Idle || s.LastRun == r.Run.ID || !s.RanAt.Equal(before.RanAt) || s.Outcome != before.Outcome || s.Attempt != nil {
 					t.Errorf("it says of itself %+v", s)
 				}
-				if got, _, err := DecodeRun(w.etcd.load().Runs[r.Run.ID]); err != nil || !got.Noop {
+				if got, _, err := model.DecodeRun(w.etcd.load().Runs[r.Run.ID]); err != nil || !got.Noop {
 					t.Errorf("its record: %+v: %v", got, err)
 				}
 				w.puppet.result = nil
-				if w.etcd.operator(t, func(d *Desired) { d.Default = verA }); w.tick(t).Run != nil {
+				if w.etcd.operator(t, func(d *model.Desired) { d.Default = verA }); w.tick(t).Run != nil {
 					t.Error("it runs a second time")
 				}
-				w.etcd.operator(t, func(d *Desired) { d.Job, d.Host.Request = nil, nil })
-				w.now = w.now.Add(DefaultSettings().EnforceInterval)
-				if run := w.good(t); run.Noop || run.Reason != ReasonDue {
+				w.etcd.operator(t, func(d *model.Desired) { d.Job, d.Host.Request = nil, nil })
+				w.now = w.now.Add(model.DefaultSettings().EnforceInterval)
+				if run := w.good(t); run.Noop || run.Reason != model.ReasonDue {
 					t.Errorf("enforcement is due, and it runs %+v", run)
 				}
 			})
@@ -80,21 +82,21 @@ func TestOrderedNoopNeverCommits(t *testing.T) {
 // A release that cannot be fetched must fail the order at once: else a job would wait for its deadline.
 func TestOrderedNoopThatCannotBeStagedIsAnswered(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.etcd.operator(t, func(d *Desired) { turnOf(d, AssignNoop, "j4.1") })
+	w.etcd.operator(t, func(d *model.Desired) { turnOf(d, model.AssignNoop, "j4.1") })
 	before := w.state(t)
-	w.content.onStage = func(Target) error { return context.DeadlineExceeded }
+	w.content.onStage = func(model.Target) error { return context.DeadlineExceeded }
 	w.idle(t)
-	if s := w.etcd.status(t); s.Ran == nil || s.Ran.ID != "j4.1" || s.Ran.Problem.Code != StageFailed || s.Outcome != before.Outcome || s.Attempt != nil {
+	if s := w.etcd.status(t); s.Ran == nil || s.Ran.ID != "j4.1" || s.Ran.Problem.Code != model.StageFailed || s.Outcome != before.Outcome || s.Attempt != nil {
 		t.Errorf("it says of itself %+v", s)
 	}
 }
 
 // Whoever works at the machine keeps what the order says: neither a look nor a part of a run answers a turn.
 func TestRunsAtTheMachineAnswerNoTurn(t *testing.T) {
-	for _, kind := range []AssignmentKind{AssignRun, AssignNoop} {
-		for _, opts := range []Options{{Noop: true}, {Part: Part{Tags: []string{"ntp"}}}} {
+	for _, kind := range []model.AssignmentKind{model.AssignRun, model.AssignNoop} {
+		for _, opts := range []Options{{Noop: true}, {Part: model.Part{Tags: []string{"ntp"}}}} {
 			w := fleetOn(t, verA)
-			w.etcd.operator(t, func(d *Desired) { turnOf(d, kind, "j4.1") })
+			w.etcd.operator(t, func(d *model.Desired) { turnOf(d, kind, "j4.1") })
 			r := w.tick(t, opts)
 			if s := w.state(t); r.Run == nil || s.Ran != nil || w.puppet.jobs[0].Noop != opts.Noop {
 				t.Errorf("%s with %+v: %+v, it answers %+v", kind, opts, r.Run, s.Ran)
@@ -109,16 +111,16 @@ func TestDisabledNodeKeepsItsMessageInAJob(t *testing.T) {
 	if err := w.disk.Disable("kernel debugging"); err != nil {
 		t.Fatal(err)
 	}
-	for name, order := range map[string]func(*Desired){
-		"wait": func(d *Desired) { turnOf(d, AssignWait, "j4.wait") },
-		"turn": func(d *Desired) { turnOf(d, AssignRun, "j4.1") },
-		"end":  func(d *Desired) { d.Gate.Rollout, d.Job, d.Assigned = "", nil, nil },
+	for name, order := range map[string]func(*model.Desired){
+		"wait": func(d *model.Desired) { turnOf(d, model.AssignWait, "j4.wait") },
+		"turn": func(d *model.Desired) { turnOf(d, model.AssignRun, "j4.1") },
+		"end":  func(d *model.Desired) { d.Gate.Rollout, d.Job, d.Assigned = "", nil, nil },
 	} {
 		w.etcd.operator(t, order)
 		w.now = w.now.Add(2 * time.Hour)
 		w.idle(t)
 		s := w.etcd.status(t)
-		if text, err := w.disk.Disabled(); err != nil || text != "kernel debugging" || s.Disabled != text || s.Reason != ReasonDisabled || s.Ran != nil {
+		if text, err := w.disk.Disabled(); err != nil || text != "kernel debugging" || s.Disabled != text || s.Reason != model.ReasonDisabled || s.Ran != nil {
 			t.Errorf("%s: the machine has %q, the status is %+v: %v", name, text, s, err)
 		}
 	}
@@ -127,19 +129,19 @@ func TestDisabledNodeKeepsItsMessageInAJob(t *testing.T) {
 // The turn of a job must be answered by that very run, also after its agent was stopped in the middle and repeated it.
 func TestTurnIsAnsweredByItsRun(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.etcd.operator(t, func(d *Desired) { turnOf(d, AssignRun, "j4.1") })
+	w.etcd.operator(t, func(d *model.Desired) { turnOf(d, model.AssignRun, "j4.1") })
 	run := w.good(t)
 	if s := w.etcd.status(t); s.Ran == nil || s.Ran.ID != "j4.1" || s.LastRun != run.ID || s.Assignment != "j4.1" {
 		t.Errorf("it says of itself %+v", s)
 	}
 	w.now = w.now.Add(2 * time.Hour)
 	w.idle(t)
-	w.etcd.operator(t, func(d *Desired) { turnOf(d, AssignRun, "j4.2") })
-	w.puppet.result = func(Job) (Result, error) {
-		return Result{Kind: Between, Outcome: Failed, Problem: Problem{Code: RestartsFailed, Number: 1}}, nil
+	w.etcd.operator(t, func(d *model.Desired) { turnOf(d, model.AssignRun, "j4.2") })
+	w.puppet.result = func(model.Job) (model.Result, error) {
+		return model.Result{Kind: model.Between, Outcome: model.Failed, Problem: model.Problem{Code: model.RestartsFailed, Number: 1}}, nil
 	}
 	w.tick(t)
-	if s := w.etcd.status(t); s.Ran == nil || s.Ran.ID != "j4.2" || s.Ran.Problem.Code != RestartsFailed {
+	if s := w.etcd.status(t); s.Ran == nil || s.Ran.ID != "j4.2" || s.Ran.Problem.Code != model.RestartsFailed {
 		t.Errorf("it says of itself %+v", s)
 	}
 }

@@ -7,40 +7,42 @@ import (
 	"reflect"
 	"testing"
 	"time"
+
+	"pulley/internal/model"
 )
 
 // If an agent and its content change together, the cause of a broken machine is unknown.
 func TestOnlyCalmTickMayUpgradeAgent(t *testing.T) {
-	open, daemon := Desired{Gate: Gate{State: GateOpen}}, Cause{Reason: ReasonDaemon}
-	beside := Decision{Cause: daemon, Blocked: daemon}
+	open, daemon := model.Desired{Gate: model.Gate{State: model.GateOpen}}, model.Cause{Reason: model.ReasonDaemon}
+	beside := model.Decision{Cause: daemon, Blocked: daemon}
 	for _, c := range []struct {
 		name string
-		d    Decision
-		on   Desired
+		d    model.Decision
+		on   model.Desired
 		calm bool
 	}{
-		{"up to date", Decision{Cause: Cause{Reason: ReasonUpToDate}}, open, true},
-		{"a missing gate", Decision{Cause: Cause{Reason: ReasonUpToDate}}, Desired{}, true},
-		{"due", Decision{Action: Enforce, Cause: Cause{Reason: ReasonDue}}, open, true},
-		{"without enforcement", Decision{Cause: Cause{Reason: ReasonNotEnforced}}, open, true},
-		{"beside Puppet's own daemon", beside, Desired{Gate: open.Gate, Host: &Host{}}, true},
-		{"beside Puppet's own daemon, frozen", beside, Desired{Gate: open.Gate, Host: &Host{}, Holds: []Hold{{Mode: Freeze}}}, false},
-		{"beside Puppet's own daemon, while etcd is unreachable", beside, Desired{Gate: open.Gate, Host: &Host{}, Unreachable: "no answer"}, false},
-		{"a preview is ordered", Decision{Cause: Cause{Reason: ReasonUpToDate}}, Desired{Gate: open.Gate, Preview: &PreviewOrder{ID: "1"}}, false}, // probation answers none
-		{"a new target", Decision{Action: Take, Cause: Cause{Reason: ReasonNew}}, open, false},
-		{"between two targets", Decision{Action: Take, Cause: Cause{Reason: ReasonReturn}}, open, false},
-		{"a retry", Decision{Action: Enforce, Cause: Cause{Reason: ReasonRetry}}, open, false},
-		{"a run that was cut off", Decision{Action: Enforce, Cause: Cause{Reason: ReasonInterrupted}}, open, false},
-		{"an attempt that failed", Decision{Cause: Cause{Reason: ReasonBackoff}, Blocked: Cause{Reason: ReasonBackoff}}, open, false},
-		{"a refused target", Decision{Cause: Cause{Reason: ReasonRefused}, Blocked: Cause{Reason: ReasonRefused}}, open, false},
-		{"a node that is stuck", Decision{Cause: Cause{Reason: ReasonStuck}, Blocked: Cause{Reason: ReasonStuck}}, open, false},
-		{"not on the list", Decision{Cause: Cause{Reason: ReasonUnregistered}, Blocked: Cause{Reason: ReasonUnregistered}}, open, false},
-		{"etcd is unreachable", Decision{Action: Enforce, Cause: Cause{Reason: ReasonDue}, Blocked: Cause{Reason: ReasonUnreachable}}, open, false},
-		{"a hold on what is in place", Decision{Cause: Cause{Reason: ReasonUpToDate}, Hold: &Hold{Mode: Freeze}}, open, false},
-		{"paused", Decision{Cause: Cause{Reason: ReasonUpToDate}}, Desired{Gate: Gate{State: GatePaused}}, false},
-		{"aborted", Decision{Cause: Cause{Reason: ReasonUpToDate}}, Desired{Gate: Gate{State: GateAborted}}, false},
-		{"disabled", Decision{Cause: Cause{Reason: ReasonDisabled}, Blocked: Cause{Reason: ReasonDisabled}}, open, false},
-		{"asked for", Decision{Action: Enforce, Cause: Cause{Reason: ReasonForced}}, open, false},
+		{"up to date", model.Decision{Cause: model.Cause{Reason: model.ReasonUpToDate}}, open, true},
+		{"a missing gate", model.Decision{Cause: model.Cause{Reason: model.ReasonUpToDate}}, model.Desired{}, true},
+		{"due", model.Decision{Action: model.Enforce, Cause: model.Cause{Reason: model.ReasonDue}}, open, true},
+		{"without enforcement", model.Decision{Cause: model.Cause{Reason: model.ReasonNotEnforced}}, open, true},
+		{"beside Puppet's own daemon", beside, model.Desired{Gate: open.Gate, Host: &model.Host{}}, true},
+		{"beside Puppet's own daemon, frozen", beside, model.Desired{Gate: open.Gate, Host: &model.Host{}, Holds: []model.Hold{{Mode: model.Freeze}}}, false},
+		{"beside Puppet's own daemon, while etcd is unreachable", beside, model.Desired{Gate: open.Gate, Host: &model.Host{}, Unreachable: "no answer"}, false},
+		{"a preview is ordered", model.Decision{Cause: model.Cause{Reason: model.ReasonUpToDate}}, model.Desired{Gate: open.Gate, Preview: &model.PreviewOrder{ID: "1"}}, false}, // probation answers none
+		{"a new target", model.Decision{Action: model.Take, Cause: model.Cause{Reason: model.ReasonNew}}, open, false},
+		{"between two targets", model.Decision{Action: model.Take, Cause: model.Cause{Reason: model.ReasonReturn}}, open, false},
+		{"a retry", model.Decision{Action: model.Enforce, Cause: model.Cause{Reason: model.ReasonRetry}}, open, false},
+		{"a run that was cut off", model.Decision{Action: model.Enforce, Cause: model.Cause{Reason: model.ReasonInterrupted}}, open, false},
+		{"an attempt that failed", model.Decision{Cause: model.Cause{Reason: model.ReasonBackoff}, Blocked: model.Cause{Reason: model.ReasonBackoff}}, open, false},
+		{"a refused target", model.Decision{Cause: model.Cause{Reason: model.ReasonRefused}, Blocked: model.Cause{Reason: model.ReasonRefused}}, open, false},
+		{"a node that is stuck", model.Decision{Cause: model.Cause{Reason: model.ReasonStuck}, Blocked: model.Cause{Reason: model.ReasonStuck}}, open, false},
+		{"not on the list", model.Decision{Cause: model.Cause{Reason: model.ReasonUnregistered}, Blocked: model.Cause{Reason: model.ReasonUnregistered}}, open, false},
+		{"etcd is unreachable", model.Decision{Action: model.Enforce, Cause: model.Cause{Reason: model.ReasonDue}, Blocked: model.Cause{Reason: model.ReasonUnreachable}}, open, false},
+		{"a hold on what is in place", model.Decision{Cause: model.Cause{Reason: model.ReasonUpToDate}, Hold: &model.Hold{Mode: model.Freeze}}, open, false},
+		{"paused", model.Decision{Cause: model.Cause{Reason: model.ReasonUpToDate}}, model.Desired{Gate: model.Gate{State: model.GatePaused}}, false},
+		{"aborted", model.Decision{Cause: model.Cause{Reason: model.ReasonUpToDate}}, model.Desired{Gate: model.Gate{State: model.GateAborted}}, false},
+		{"disabled", model.Decision{Cause: model.Cause{Reason: model.ReasonDisabled}, Blocked: model.Cause{Reason: model.ReasonDisabled}}, open, false},
+		{"asked for", model.Decision{Action: model.Enforce, Cause: model.Cause{Reason: model.ReasonForced}}, open, false},
 	} {
 		if calm := c.d.Calm(c.on); calm != c.calm {
 			t.Errorf("%s: calm %t", c.name, calm)
@@ -52,7 +54,7 @@ func TestOnlyCalmTickMayUpgradeAgent(t *testing.T) {
 // the new agent runs a tick that belongs to the old one.
 func TestPeekDecidesLikeTick(t *testing.T) {
 	w := newWorld(t)
-	look := func(action Action, reason Reason) {
+	look := func(action model.Action, reason model.Reason) {
 		t.Helper()
 		before := everything(t, w.dir)
 		d, _, err := w.agent.Peek(t.Context())
@@ -64,15 +66,15 @@ func TestPeekDecidesLikeTick(t *testing.T) {
 		}
 	}
 	w.promote(t, version("1.0.0"))
-	look(Take, ReasonNew)
+	look(model.Take, model.ReasonNew)
 	w.good(t)
-	look(Nothing, ReasonUpToDate)
+	look(model.Nothing, model.ReasonUpToDate)
 	w.now = w.now.Add(time.Hour)
-	look(Enforce, ReasonDue)
+	look(model.Enforce, model.ReasonDue)
 	var steps []string
 	w.agent.Step = func(name string) { steps = append(steps, name) }
 	w.good(t)
-	if !reflect.DeepEqual(steps, Steps(Enforce)) {
+	if !reflect.DeepEqual(steps, Steps(model.Enforce)) {
 		t.Errorf("it reported the steps %v", steps)
 	}
 }
@@ -96,7 +98,7 @@ func TestProbationTakesNoNewTarget(t *testing.T) {
 // A failed agent on probation must leave nothing that only it can read: the earlier agent would call its own file damaged.
 func TestProbationKeepsNoStatement(t *testing.T) {
 	w, kept := newWorld(t), 0
-	w.agent.Current = func(Desired) (*Refusal, func() error) { return nil, func() error { kept++; return nil } }
+	w.agent.Current = func(model.Desired) (*model.Refusal, func() error) { return nil, func() error { kept++; return nil } }
 	w.promote(t, version("1.0.0"))
 	for _, c := range []struct {
 		opts Options

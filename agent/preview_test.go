@@ -8,24 +8,26 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pulley/internal/model"
 )
 
 // order writes a preview order into etcd.
-func (w *world) order(t testing.TB, id string, target Target) {
+func (w *world) order(t testing.TB, id string, target model.Target) {
 	t.Helper()
-	w.etcd.operator(t, func(d *Desired) {
-		d.Preview = &PreviewOrder{ID: id, Target: Target{Release: target.Release, Tree: target.Tree}, Limit: time.Minute}
+	w.etcd.operator(t, func(d *model.Desired) {
+		d.Preview = &model.PreviewOrder{ID: id, Target: model.Target{Release: target.Release, Tree: target.Tree}, Limit: time.Minute}
 	})
 }
 
 // answer returns the node's answer in etcd; a zero one if there is none.
-func (w *world) answer(t testing.TB) (p Preview) {
+func (w *world) answer(t testing.TB) (p model.Preview) {
 	t.Helper()
 	b := w.etcd.load().Preview
 	if b == nil {
 		return p
 	}
-	p, err := DecodePreview(b)
+	p, err := model.DecodePreview(b)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,10 +46,10 @@ func TestPreviewComesInAddition(t *testing.T) {
 	if r.Err != nil || r.Run == nil || r.Run.Target != verA || len(w.puppet.jobs) != 2 {
 		t.Fatalf("run %+v, %d jobs: %v", r.Run, len(w.puppet.jobs), r.Err)
 	}
-	if j := w.puppet.jobs[1]; !j.Noop || !j.Preview || j.Deadline != time.Minute || j.Target != (Target{verB.Release, verB.Tree, verA.Data, verA.DataDigest}) {
+	if j := w.puppet.jobs[1]; !j.Noop || !j.Preview || j.Deadline != time.Minute || j.Target != (model.Target{Release: verB.Release, Tree: verB.Tree, Data: verA.Data, DataDigest: verA.DataDigest}) {
 		t.Errorf("the preview ran as %+v", j)
 	}
-	if a := w.answer(t); a.Order != "1" || a.Cause != nil || a.Problem != (Problem{}) || a.Counts.OutOfSync != 1 {
+	if a := w.answer(t); a.Order != "1" || a.Cause != nil || a.Problem != (model.Problem{}) || a.Counts.OutOfSync != 1 {
 		t.Errorf("the answer is %+v", a)
 	}
 	w.stands(t, verA, verA)
@@ -62,7 +64,7 @@ func TestPreviewComesInAddition(t *testing.T) {
 	if now := w.etcd.status(t); !reflect.DeepEqual(now, status) {
 		t.Errorf("status %+v, before the preview %+v", now, status)
 	}
-	w.etcd.operator(t, func(d *Desired) { d.Preview = nil })
+	w.etcd.operator(t, func(d *model.Desired) { d.Preview = nil })
 	w.idle(t)
 	if a := w.etcd.load().Preview; a != nil {
 		t.Error("the answer stays without its order")
@@ -79,20 +81,24 @@ func TestPreviewIsRefusedWithAReason(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		prepare func(t *testing.T, w *world)
-		want    Reason
-		problem ProblemCode
+		want    model.Reason
+		problem model.ProblemCode
 		silent  bool
 	}{
-		"stopped":         {func(t *testing.T, w *world) { w.etcd.operator(t, func(d *Desired) { d.Holds = []Hold{{Mode: Stop}} }) }, ReasonStopped, "", false},
-		"disabled":        {func(t *testing.T, w *world) { _ = w.disk.Disable("disk swap") }, ReasonDisabled, "", false},
-		"puppet disabled": {func(_ *testing.T, w *world) { w.puppet.blocked = &Blocked{Code: PuppetDisabled} }, ReasonPuppetBlocked, "", false},
-		"refused":         {func(t *testing.T, w *world) { w.order(t, "1", refusedB) }, ReasonRefused, "", false},
-		"not staged":      {func(_ *testing.T, w *world) { w.content.onStage = func(Target) error { return errors.New("no space") } }, "", StageFailed, false},
+		"stopped": {func(t *testing.T, w *world) {
+			w.etcd.operator(t, func(d *model.Desired) { d.Holds = []model.Hold{{Mode: model.Stop}} })
+		}, model.ReasonStopped, "", false},
+		"disabled":        {func(t *testing.T, w *world) { _ = w.disk.Disable("disk swap") }, model.ReasonDisabled, "", false},
+		"puppet disabled": {func(_ *testing.T, w *world) { w.puppet.blocked = &model.Blocked{Code: model.PuppetDisabled} }, model.ReasonPuppetBlocked, "", false},
+		"refused":         {func(t *testing.T, w *world) { w.order(t, "1", refusedB) }, model.ReasonRefused, "", false},
+		"not staged": {func(_ *testing.T, w *world) {
+			w.content.onStage = func(model.Target) error { return errors.New("no space") }
+		}, "", model.StageFailed, false},
 		"not started": {func(_ *testing.T, w *world) {
-			w.puppet.result = func(Job) (Result, error) { return Result{}, errors.New("no ruby") }
-		}, "", PuppetNotStarted, false},
+			w.puppet.result = func(model.Job) (model.Result, error) { return model.Result{}, errors.New("no ruby") }
+		}, "", model.PuppetNotStarted, false},
 		"another machine": {func(t *testing.T, w *world) {
-			w.etcd.operator(t, func(d *Desired) { d.Preview.Machine = strings.Repeat("6", 32) })
+			w.etcd.operator(t, func(d *model.Desired) { d.Preview.Machine = strings.Repeat("6", 32) })
 		}, "", "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -119,7 +125,7 @@ func TestPreviewIsRefusedWithAReason(t *testing.T) {
 	w.promote(t, verA)
 	w.good(t)
 	w.order(t, "1", verB)
-	w.etcd.operator(t, func(d *Desired) { d.Holds, d.Gate.State = []Hold{{Mode: Freeze}}, GatePaused })
+	w.etcd.operator(t, func(d *model.Desired) { d.Holds, d.Gate.State = []model.Hold{{Mode: model.Freeze}}, model.GatePaused })
 	if w.tick(t); len(w.puppet.jobs) != 1 || w.answer(t).Cause != nil {
 		t.Errorf("a frozen node answers %+v", w.answer(t))
 	}
@@ -132,7 +138,7 @@ func TestPreviewGivesUp(t *testing.T) {
 	w.promote(t, verA)
 	w.good(t)
 	w.order(t, "1", verB)
-	w.etcd.onPreview = func() error { return fmt.Errorf("no route: %w", ErrUnreachable) }
+	w.etcd.onPreview = func() error { return fmt.Errorf("no route: %w", model.ErrUnreachable) }
 	runs := 0
 	for range 5 {
 		w.tick(t)
@@ -140,7 +146,7 @@ func TestPreviewGivesUp(t *testing.T) {
 	}
 	w.etcd.onPreview = nil
 	w.tick(t)
-	if a := w.answer(t); runs != maxPreviewTries || len(w.puppet.jobs) != 0 || a.Problem.Code != PreviewInterrupted {
+	if a := w.answer(t); runs != maxPreviewTries || len(w.puppet.jobs) != 0 || a.Problem.Code != model.PreviewInterrupted {
 		t.Errorf("%d runs, and the answer %+v", runs, a)
 	}
 	w.tick(t)
@@ -151,12 +157,12 @@ func TestPreviewGivesUp(t *testing.T) {
 	// A stopped agent repeats the preview.
 	w.order(t, "2", verB)
 	ctx, stop := context.WithCancel(t.Context())
-	w.puppet.during = func(Job) { stop() }
+	w.puppet.during = func(model.Job) { stop() }
 	if r := w.agent.Tick(ctx, Options{}); r.Err != nil || w.answer(t).Order == "2" {
 		t.Fatalf("stopped: %v, %+v", r.Err, w.answer(t))
 	}
 	w.puppet.during = nil
-	if w.tick(t); w.answer(t).Order != "2" || w.answer(t).Problem != (Problem{}) {
+	if w.tick(t); w.answer(t).Order != "2" || w.answer(t).Problem != (model.Problem{}) {
 		t.Errorf("after the stop: %+v", w.answer(t))
 	}
 }
@@ -168,7 +174,7 @@ func TestPreviewOfAWithdrawnOrderLeavesNothing(t *testing.T) {
 	w.promote(t, verA)
 	w.good(t)
 	w.order(t, "1", verB)
-	w.puppet.during = func(Job) { w.etcd.operator(t, func(d *Desired) { d.Preview = nil }) }
+	w.puppet.during = func(model.Job) { w.etcd.operator(t, func(d *model.Desired) { d.Preview = nil }) }
 	w.tick(t)
 	w.puppet.during = nil
 	if b := w.etcd.load().Preview; b != nil {
@@ -178,57 +184,4 @@ func TestPreviewOfAWithdrawnOrderLeavesNothing(t *testing.T) {
 	if w.state(t).Preview != nil {
 		t.Error("the node remembers the order")
 	}
-}
-
-// One node's answer must not fill etcd, and a hostile one must not fill the memory of an operator.
-func TestPreviewIsBounded(t *testing.T) {
-	t.Parallel()
-	random := func(i, n int) string { return strings.Repeat(digest(fmt.Append(nil, i)), n/64+1)[:n] }
-	p := Preview{Order: "1", Node: "web1", Left: -5}
-	for i := range 3000 {
-		p.Changes = append(p.Changes, ResourceEvent{
-			Resource: "File[/" + random(i, 100) + "]", Status: "noop", Diff: random(-i, 1<<14), Messages: []string{random(i, 1000)},
-			Properties: []PropertyChange{{"content", random(i, 2000), "\x1b[2J\xff"}},
-		})
-	}
-	b, err := encodePreview(p)
-	if err != nil || len(b) > maxPreviewBytes {
-		t.Fatalf("%d bytes: %v", len(b), err)
-	}
-	back, err := DecodePreview(b)
-	if err != nil || len(back.Changes) < 50 || back.Left+len(back.Changes) != 3000 || !back.Changes[0].Cut || len(back.Changes[0].Diff) > maxDiff {
-		t.Fatalf("%d changes, %d left: %v", len(back.Changes), back.Left, err)
-	}
-	hostile := Preview{Changes: make([]ResourceEvent, 200_000)}
-	packed, err := pack(storedPreview{previewFormat, hostile})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := DecodePreview(packed); err == nil {
-		t.Error("an answer that unpacks to more than 1 MiB is accepted")
-	}
-	hostile.Changes = make([]ResourceEvent, 20_000)
-	packed, _ = pack(storedPreview{previewFormat, hostile})
-	if got, err := DecodePreview(packed); err != nil || len(got.Changes) != maxChanges {
-		t.Errorf("%d changes: %v", len(got.Changes), err)
-	}
-	packed, _ = pack(storedPreview{previewFormat + 1, hostile})
-	if _, err := DecodePreview(packed); err == nil || !strings.Contains(err.Error(), "upgrade pulley") {
-		t.Errorf("a newer format: %v", err)
-	}
-}
-
-func FuzzDecodePreview(f *testing.F) {
-	b, err := encodePreview(Preview{Order: "1", Changes: []ResourceEvent{{Resource: "File[/a]", Diff: "--- a"}}})
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Add(b)
-	f.Add([]byte("{}"))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		p, err := DecodePreview(b)
-		if err == nil && (len(p.Changes) > maxChanges || p.Left < 0) {
-			t.Errorf("%d changes, %d left", len(p.Changes), p.Left)
-		}
-	})
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pulley/internal/model"
 )
 
 // refusedB is an unsigned target.
@@ -16,15 +18,15 @@ func TestRefusedTargetIsNotTaken(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, refusedB)
 	r := w.idle(t)
-	if r.Err != nil || r.Run != nil || r.Decision.Reason != ReasonRefused {
+	if r.Err != nil || r.Run != nil || r.Decision.Reason != model.ReasonRefused {
 		t.Fatalf("%+v", r)
 	}
 	w.stands(t, verA, verA)
 	s := w.etcd.status(t)
-	if s.Reason != ReasonRefused || s.why().Sentence() != "the target is refused: the record cannot be read: it is not signed" || s.Refusal == nil || s.Refusal.Target != refusedB || s.Target != refusedB || s.Attempt != nil {
+	if s.Reason != model.ReasonRefused || s.Why().Sentence() != "the target is refused: the record cannot be read: it is not signed" || s.Refusal == nil || s.Refusal.Target != refusedB || s.Target != refusedB || s.Attempt != nil {
 		t.Errorf("it says of itself %+v", s)
 	}
-	if v := Look(&s, w.etcd.load().Desired, w.now); v.State != FailedState || !strings.Contains(v.Sentence(), "it is not signed") {
+	if v := model.Look(&s, w.etcd.load().Desired, w.now); v.State != model.FailedState || !strings.Contains(v.Sentence(), "it is not signed") {
 		t.Errorf("an operator sees that it is %s: %s", v.State, v.Sentence())
 	}
 	if n := len(w.etcd.load().Runs); n != 1 {
@@ -33,11 +35,11 @@ func TestRefusedTargetIsNotTaken(t *testing.T) {
 
 	w.now = start.Add(31 * time.Minute)
 	r = w.tick(t)
-	if r.Err != nil || r.Run == nil || r.Run.Target != verA || r.Run.Reason != ReasonDue || r.Run.Outcome != Unchanged || r.Decision.Blocked.Reason != ReasonRefused {
+	if r.Err != nil || r.Run == nil || r.Run.Target != verA || r.Run.Reason != model.ReasonDue || r.Run.Outcome != model.Unchanged || r.Decision.Blocked.Reason != model.ReasonRefused {
 		t.Fatalf("what is in place was due: %+v", r)
 	}
 	w.stands(t, verA, verA)
-	if s := w.etcd.status(t); s.Reason != ReasonRefused || !s.RanAt.Equal(w.now) || s.Refusal == nil {
+	if s := w.etcd.status(t); s.Reason != model.ReasonRefused || !s.RanAt.Equal(w.now) || s.Refusal == nil {
 		t.Errorf("it says of itself %+v", s)
 	}
 }
@@ -47,7 +49,7 @@ func TestTargetSignedLaterIsTaken(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
 	signed := w.content.refuses
-	w.content.refuses = func(Target) string { return "it is not signed" }
+	w.content.refuses = func(model.Target) string { return "it is not signed" }
 	for range 30 { // two and a half hours of cron
 		w.tick(t)
 		w.now = w.now.Add(5 * time.Minute)
@@ -57,7 +59,7 @@ func TestTargetSignedLaterIsTaken(t *testing.T) {
 		t.Fatalf("it has stopped looking, or counts refusals as attempts: %+v", s)
 	}
 	w.content.refuses = signed
-	if run := w.good(t); run.Target != verB || run.Reason != ReasonNew {
+	if run := w.good(t); run.Target != verB || run.Reason != model.ReasonNew {
 		t.Errorf("%+v", run)
 	}
 	w.stands(t, verB, verB)
@@ -71,7 +73,7 @@ func TestRefusedTargetCostsOneReadBetweenChecks(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.agent.Settings.Heartbeat = time.Hour
 	looked := 0
-	w.content.refuses = func(Target) string { looked++; return "it is not signed" }
+	w.content.refuses = func(model.Target) string { looked++; return "it is not signed" }
 	w.promote(t, verB)
 	w.idle(t)
 	looked = 0
@@ -94,7 +96,7 @@ func TestForceChecksRefusedTarget(t *testing.T) {
 	w.promote(t, refusedB)
 	w.idle(t)
 	w.now = w.now.Add(time.Second)
-	if r := w.tick(t, Options{Force: true}); r.Err != nil || r.Run == nil || r.Run.Target != verA || r.Run.Reason != ReasonForced || r.Decision.Blocked.Reason != ReasonRefused {
+	if r := w.tick(t, Options{Force: true}); r.Err != nil || r.Run == nil || r.Run.Target != verA || r.Run.Reason != model.ReasonForced || r.Decision.Blocked.Reason != model.ReasonRefused {
 		t.Fatalf("refused again, it must enforce the current target: %+v", r)
 	}
 	if s := w.state(t); s.Refusal == nil || !s.Refusal.At.Equal(w.now) || len(s.Attempts) != 0 {
@@ -146,9 +148,9 @@ func TestUnreachableEtcdIsNoRefusal(t *testing.T) {
 	same(t, "what it knows of the refusal", w.state(t).Refusal, known.Refusal)
 
 	w.etcd.reconnect()
-	w.content.onStage, w.content.refuses = func(Target) error { return fmt.Errorf("record: %w", ErrUnreachable) }, nil
+	w.content.onStage, w.content.refuses = func(model.Target) error { return fmt.Errorf("record: %w", model.ErrUnreachable) }, nil
 	before := w.state(t)
-	if r := w.idle(t); r.Run != nil || !r.Unreachable || r.Decision.Reason != ReasonUnreachable || r.Err != nil {
+	if r := w.idle(t); r.Run != nil || !r.Unreachable || r.Decision.Reason != model.ReasonUnreachable || r.Err != nil {
 		t.Errorf("%+v", r)
 	}
 	same(t, "the state", w.state(t), before)
@@ -174,25 +176,25 @@ func TestRefusalIsDeletedWithItsTarget(t *testing.T) {
 		if r := w.tick(t); r.Err != nil {
 			t.Fatalf("%s: %v", name, r.Err)
 		}
-		if s, status := w.state(t), w.etcd.status(t); s.Refusal != nil || status.Refusal != nil || status.Reason == ReasonRefused {
+		if s, status := w.state(t), w.etcd.status(t); s.Refusal != nil || status.Refusal != nil || status.Reason == model.ReasonRefused {
 			t.Errorf("%s: it still speaks of the refusal: %+v, %+v", name, s.Refusal, status)
 		}
 	}
 }
 
-func full(Target) error { return fmt.Errorf("no space left") }
+func full(model.Target) error { return fmt.Errorf("no space left") }
 
 // With a refused first target, the machine must stay unchanged after any number of ticks.
 func TestRefusedFirstTargetChangesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.promote(t, refusedB)
 	for _, opts := range []Options{{}, {Force: true}, {}} {
-		if r := w.idle(t, opts); r.Err != nil || r.Run != nil || r.Decision.Reason != ReasonRefused {
+		if r := w.idle(t, opts); r.Err != nil || r.Run != nil || r.Decision.Reason != model.ReasonRefused {
 			t.Errorf("%+v", r)
 		}
 		w.now = w.now.Add(10 * time.Minute)
 	}
-	w.stands(t, Target{}, Target{})
+	w.stands(t, model.Target{}, model.Target{})
 }
 
 // A node between two targets has no complete target to return to. If the way back is refused, it stays there and
@@ -202,19 +204,19 @@ func TestNodeBetweenTargetsStaysWhenReturnIsRefused(t *testing.T) {
 	w.promote(t, halfway)
 	w.tick(t)
 	w.promote(t, verA)
-	w.content.refuses = func(target Target) string {
+	w.content.refuses = func(target model.Target) string {
 		if target == verA {
 			return "it is older than halfway-2.0.0"
 		}
 		return ""
 	}
 	w.now = w.now.Add(5 * time.Minute)
-	if r := w.tick(t); r.Run == nil || r.Run.Target != halfway || r.Decision.Blocked.Reason != ReasonRefused {
+	if r := w.tick(t); r.Run == nil || r.Run.Target != halfway || r.Decision.Blocked.Reason != model.ReasonRefused {
 		t.Errorf("%+v", r)
 	}
 	w.stands(t, verA, halfway)
 	s := w.etcd.status(t)
-	if v := Look(&s, w.etcd.load().Desired, w.now); s.Attempt == nil || s.Attempt.Target != halfway || v.State != FailedState || !strings.Contains(v.Sentence(), "older than") {
+	if v := model.Look(&s, w.etcd.load().Desired, w.now); s.Attempt == nil || s.Attempt.Target != halfway || v.State != model.FailedState || !strings.Contains(v.Sentence(), "older than") {
 		t.Errorf("it says of itself %+v", s)
 	}
 	w.content.refuses = nil

@@ -8,16 +8,12 @@ import (
 	"slices"
 	"time"
 
-	"pulley/internal/clip"
+	"pulley/internal/model"
 )
 
 // Limits of one node's values in etcd.
 const (
-	maxStatusBytes  = 10 << 8  // of a status, as JSON: a converged node needs a fifth, a node between targets all of it
-	maxRunsBytes    = 64 << 10 // of a node's run records together
-	maxRunsKept     = 20       // their number
-	spooledPerTick  = 5        // limits the load when a fleet reaches etcd again
-	maxDetailInHead = 240
+	spooledPerTick = 5 // limits the load when a fleet reaches etcd again
 )
 
 // rolloutHeartbeat is the longest time between two reports of a node that fulfilled its assignment: after its settle time, the rollout waits for
@@ -28,15 +24,15 @@ const (
 )
 
 // settles reports whether a rollout or a job may wait for the next report of the node, which fulfilled its assignment.
-func (t *tick) settles(last *Reported) bool {
+func (t *tick) settles(last *model.Reported) bool {
 	a := t.desired.Assignment()
-	if a == nil || a.Kind == AssignTake && t.state.LastGood != t.decision.Wanted || a.Kind != AssignTake && (t.state.Ran == nil || t.state.Ran.ID != a.ID) {
+	if a == nil || a.Kind == model.AssignTake && t.state.LastGood != t.decision.Wanted || a.Kind != model.AssignTake && (t.state.Ran == nil || t.state.Ran.ID != a.ID) {
 		return false
 	}
 	if last.Turn != a.ID {
 		last.Turn, last.Took = a.ID, t.Now()
 	}
-	return !elapsed(last.Took, t.Now(), settleReports)
+	return !model.Elapsed(last.Took, t.Now(), settleReports)
 }
 
 // report writes the status to etcd when it changed or a heartbeat is due, and the runs that etcd does not have. Records
@@ -74,9 +70,9 @@ func (t *tick) report(ctx context.Context) error {
 		every = min(every, rolloutHeartbeat)
 	}
 	if last.Alive > 0 {
-		every = min(every, last.Alive/signs) // a sign of life follows a report
+		every = min(every, last.Alive/model.Signs) // a sign of life follows a report
 	}
-	if fresh == nil && !t.unreported && !inquired && fingerprint == last.Fingerprint && !elapsed(last.At, t.Now(), every) {
+	if fresh == nil && !t.unreported && !inquired && fingerprint == last.Fingerprint && !model.Elapsed(last.At, t.Now(), every) {
 		return nil
 	}
 	runs, err := t.Memory.Spooled(spooledPerTick)
@@ -84,7 +80,7 @@ func (t *tick) report(ctx context.Context) error {
 		return err
 	}
 	if fresh != nil {
-		runs = slices.DeleteFunc(runs, func(r EncodedRun) bool { return r.ID == fresh.ID }) // spooled earlier
+		runs = slices.DeleteFunc(runs, func(r model.EncodedRun) bool { return r.ID == fresh.ID }) // spooled earlier
 		runs = append(runs, *fresh)
 	}
 	sent := make([]string, len(runs))
@@ -92,10 +88,10 @@ func (t *tick) report(ctx context.Context) error {
 		sent[i] = r.ID
 	}
 	last.Fingerprint, last.At, last.Revision = fingerprint, t.Now(), t.desired.Revision
-	drop := last.remember(runs)
+	drop := last.Remember(runs)
 	// A stopped agent still reports its run. Otherwise the status shows a running Puppet.
 	if err := t.Control.Report(context.WithoutCancel(ctx), t.Identity, status, runs, drop); err != nil {
-		t.offline = t.offline || errors.Is(err, ErrUnreachable)
+		t.offline = t.offline || errors.Is(err, model.ErrUnreachable)
 		t.Log.Warn("cannot report; the next tick sends it", "err", err)
 		return t.spool(fresh)
 	}
@@ -108,8 +104,8 @@ func (t *tick) report(ctx context.Context) error {
 
 // inquire gathers the facts of a node that runs nothing, at most once a day. A failure is no failure of the tick.
 func (t *tick) inquire(ctx context.Context) bool {
-	if t.Inquire == nil || ctx.Err() != nil || t.run != nil || t.decision.Action != Nothing || t.opts.Noop || t.opts.Keep ||
-		!t.desired.known() || t.desired.Host == nil || t.observed.Disabled != "" || t.observed.PuppetBlocked != nil || t.state.Retire != "" {
+	if t.Inquire == nil || ctx.Err() != nil || t.run != nil || t.decision.Action != model.Nothing || t.opts.Noop || t.opts.Keep ||
+		!t.desired.Known() || t.desired.Host == nil || t.observed.Disabled != "" || t.observed.PuppetBlocked != nil || t.state.Retire != "" {
 		return false
 	}
 	inquired, err := t.Inquire(ctx, t.Identity)
@@ -122,7 +118,7 @@ func (t *tick) inquire(ctx context.Context) bool {
 // publishFacts writes the node's facts to etcd if they differ from the published ones, and those that other nodes may see. It
 // follows a report, so that a tick with nothing to report makes no further request. A failure is no failure of the tick: the
 // next report repeats it. A node that registered again has no facts in etcd.
-func (t *tick) publishFacts(ctx context.Context, last *Reported) {
+func (t *tick) publishFacts(ctx context.Context, last *model.Reported) {
 	if t.Facts == nil || t.desired.Host == nil || t.opts.Noop {
 		return
 	}
@@ -134,20 +130,20 @@ func (t *tick) publishFacts(ctx context.Context, last *Reported) {
 	ctx = context.WithoutCancel(ctx)
 	if fresh := t.registered(facts); facts != nil && (fresh != last.Facts || t.opts.Force) {
 		if err := t.Control.PublishFacts(ctx, t.Identity, facts); err != nil {
-			t.offline = t.offline || errors.Is(err, ErrUnreachable)
+			t.offline = t.offline || errors.Is(err, model.ErrUnreachable)
 			t.Log.Warn("cannot publish the facts of this machine; the next report repeats it", "err", err)
 			return
 		}
 		last.Facts = fresh
 	}
 	if err := t.publishExport(ctx, last, facts); err != nil {
-		t.offline = t.offline || errors.Is(err, ErrUnreachable)
+		t.offline = t.offline || errors.Is(err, model.ErrUnreachable)
 		t.Log.Warn("cannot publish the facts that other nodes may see; the next report repeats it", "err", err)
 	}
 }
 
 // publishExport writes what other nodes may see of this one if it changed, or if a sign of life is due.
-func (t *tick) publishExport(ctx context.Context, last *Reported, facts []byte) error {
+func (t *tick) publishExport(ctx context.Context, last *model.Reported, facts []byte) error {
 	if t.Hosts == nil || t.state.LastGood.Tree == "" {
 		return nil
 	}
@@ -164,7 +160,7 @@ func (t *tick) publishExport(ctx context.Context, last *Reported, facts []byte) 
 		fresh = t.registered(b)
 	}
 	now, changed := t.Now(), fresh != last.Export
-	if !changed && (e.Alive == 0 || !elapsed(last.Signed, now, e.Alive/signs)) {
+	if !changed && (e.Alive == 0 || !model.Elapsed(last.Signed, now, e.Alive/model.Signs)) {
 		return nil
 	}
 	if err := t.Control.PublishExport(ctx, t.Identity, e, changed); err != nil {
@@ -179,10 +175,10 @@ func (t *tick) publishExport(ctx context.Context, last *Reported, facts []byte) 
 
 // registered returns a fingerprint of a value and of the node's registration.
 func (t *tick) registered(value []byte) string {
-	return digest(append([]byte(t.desired.Host.At.UTC().Format(time.RFC3339Nano)+"\n"), value...))
+	return model.Digest(append([]byte(t.desired.Host.At.UTC().Format(time.RFC3339Nano)+"\n"), value...))
 }
 
-func (t *tick) spool(r *EncodedRun) error {
+func (t *tick) spool(r *model.EncodedRun) error {
 	if r == nil {
 		return nil
 	}
@@ -198,18 +194,18 @@ func (t *tick) finishRun() {
 }
 
 // freshRun returns the record of this tick's run. Runs without a change and without a failure are only counted.
-func (t *tick) freshRun() (*EncodedRun, error) {
+func (t *tick) freshRun() (*model.EncodedRun, error) {
 	if t.run == nil || !t.ended {
 		return nil, nil
 	}
 	r := *t.run
-	if r.Outcome == Unchanged && !r.Noop {
+	if r.Outcome == model.Unchanged && !r.Noop {
 		r.Log = nil
 		if r.Counts.Pending == 0 {
 			r.Resources = nil
 		}
 	}
-	e, err := encodeRun(r)
+	e, err := model.EncodeRun(r)
 	if err != nil {
 		return nil, err
 	}
@@ -217,16 +213,16 @@ func (t *tick) freshRun() (*EncodedRun, error) {
 }
 
 // status returns the node's report about itself.
-func (t *tick) status() Status {
+func (t *tick) status() model.Status {
 	d := t.decision
 	if t.settled { // the decision is stale
 		d = t.next()
 	}
-	s := Status{
-		Node: t.Identity.Node, Role: t.Identity.Role, Phase: Idle, Action: d.Action, Cause: d.main(),
+	s := model.Status{
+		Node: t.Identity.Node, Role: t.Identity.Role, Phase: model.Idle, Action: d.Action, Cause: d.Main(),
 		Target: t.decision.Wanted, LastGood: t.state.LastGood, Enforcing: t.state.Enforcing,
 		Outcome: t.state.Outcome, Unclassified: t.state.Unclassified, NoopPending: t.state.NoopPending, Rivals: t.state.Rivals, LastRun: t.state.LastRun, RanAt: t.state.RanAt, SeenAt: t.Now().UTC().Truncate(time.Second),
-		Hold: d.Hold, Settings: t.Settings, Version: t.Version, Machine: t.MachineID, Boot: t.Boot, Disabled: t.observed.Disabled.clipped(120),
+		Hold: d.Hold, Settings: t.Settings, Version: t.Version, Machine: t.MachineID, Boot: t.Boot, Disabled: t.observed.Disabled.Clipped(120),
 		Answer: t.state.Answer, Ran: t.state.Ran, Hook: t.state.Hosts.Failed, Served: t.state.Served, Enforce: t.state.Enforce,
 	}
 	if a := t.desired.Assignment(); a != nil {
@@ -237,121 +233,32 @@ func (t *tick) status() Status {
 	}
 	if t.Unscheduled != nil {
 		if why := t.Unscheduled(); why != nil {
-			s.Unscheduled = Prose(why.Error()).clipped(maxDetailInHead)
+			s.Unscheduled = model.Prose(why.Error()).Clipped(model.MaxDetailInHead)
 		}
 	}
 	if t.Signatures != nil {
 		s.Signatures = t.Signatures()
 	}
-	for _, r := range []*Refusal{t.state.Refusal, t.observed.Stale} {
+	for _, r := range []*model.Refusal{t.state.Refusal, t.observed.Stale} {
 		if r != nil && r.Target == s.Target {
 			s.Refusal = r
 		}
 	}
-	if a := t.state.attempt(s.Target); a != nil {
+	if a := t.state.Attempt(s.Target); a != nil {
 		s.Attempt = a
-	} else if a := t.state.attempt(t.state.Enforcing); a != nil {
+	} else if a := t.state.Attempt(t.state.Enforcing); a != nil {
 		s.Attempt = a
 	}
-	s.Params = s.without(*s.Cause.clipped(maxDetailInHead))
-	return fit(s)
-}
-
-// main returns why the node does not take its target, else the cause of its action.
-func (d Decision) main() Cause {
-	if d.Blocked.Reason != "" {
-		return d.Blocked
-	}
-	return d.Cause
-}
-
-// without returns the parameters of c that no other field of the status contains.
-func (s Status) without(c Cause) Params {
-	p := c.Params
-	p.Hold, p.Refusal, p.Next = nil, nil, time.Time{}
-	if s.Attempt != nil {
-		p.Attempt = nil
-	}
-	if s.Answer != nil && c.Reason != ReasonServerAway {
-		p.Problem = nil
-	}
-	if c.Reason == ReasonDisabled {
-		p.Text = ""
-	}
-	return p
-}
-
-// why returns the status's reason with all parameters.
-func (s *Status) why() Cause {
-	c := s.Cause
-	switch c.Reason {
-	case ReasonDisabled:
-		c.Params.Text = s.Disabled
-	case ReasonStopped, ReasonFrozen:
-		c.Params.Hold = s.Hold
-	case ReasonRefused, ReasonStale, ReasonClock: // a node with a wrong clock and without etcd reports nothing
-		c.Params.Refusal = s.Refusal
-	case ReasonBackoff, ReasonStuck, ReasonRetry:
-		c.Params.Attempt = s.Attempt
-	case ReasonRetired:
-		if s.Answer != nil {
-			c.Params.Problem = s.Answer.Failure()
-		}
-	}
-	return c
-}
-
-// fit shortens the texts of a status until it fits. Names and targets stay complete.
-func fit(s Status) Status {
-	for _, limit := range []int{120, 60, 20, 3} { // in JSON, one byte can take six
-		if b, err := json.Marshal(s); err == nil && len(b) <= maxStatusBytes {
-			return s
-		}
-		s.Cause, s.Disabled, s.Hook = *s.Cause.clipped(limit), s.Disabled.clipped(limit), s.Hook.clipped(limit)
-		s.Attempt = edited(s.Attempt, func(a *Attempt) { a.Problem = a.Problem.clipped(limit) })
-		s.Refusal = edited(s.Refusal, func(r *Refusal) { *r = r.clipped(limit) })
-		s.Agent = edited(s.Agent, func(u *Upgrade) { u.Wanted, u.Problem = clip.Text(u.Wanted, 64), u.Problem.clipped(limit) })
-		s.Served = edited(s.Served, func(v *Served) {
-			v.Criterion, v.Value, v.Code = clip.Text(v.Criterion, limit), clip.Text(v.Value, limit), clip.Text(v.Code, limit)
-			v.Server, v.Environment = clip.Text(v.Server, max(limit, 20)), clip.Text(v.Environment, max(limit, 20))
-		})
-		s.Hold = edited(s.Hold, func(h *Hold) {
-			h.Replaced = nil
-			*h = h.clipped(limit)
-		})
-		s.Answer = edited(s.Answer, func(a *Answer) {
-			a.Problem = a.Problem.clipped(limit)
-			a.Cause = edited(a.Cause, func(c *Cause) { c.Params = Params{} })
-		})
-	}
-	return s
+	s.Params = s.Without(*s.Cause.Clipped(model.MaxDetailInHead))
+	return model.Fit(s)
 }
 
 // fingerprintOf returns a fingerprint of a status without its time.
-func fingerprintOf(s Status) (string, error) {
+func fingerprintOf(s model.Status) (string, error) {
 	s.SeenAt = time.Time{}
 	b, err := json.Marshal(s)
 	if err != nil {
 		return "", fmt.Errorf("cannot encode the status: %w", err)
 	}
-	return digest(b), nil
-}
-
-// remember adds runs to those in etcd, and returns the runs that exceed the node's limits.
-func (r *Reported) remember(runs []EncodedRun) (drop []string) {
-	for _, run := range runs {
-		// After a power cut the spool may contain a record that etcd has already.
-		r.Runs = slices.DeleteFunc(r.Runs, func(ref RunRef) bool { return ref.ID == run.ID })
-		r.Runs = append(r.Runs, RunRef{ID: run.ID, Bytes: len(run.Bytes)})
-	}
-	total := 0
-	for _, ref := range r.Runs {
-		total += ref.Bytes
-	}
-	for len(r.Runs) > 1 && (total > maxRunsBytes || len(r.Runs) > maxRunsKept) {
-		drop = append(drop, r.Runs[0].ID)
-		total -= r.Runs[0].Bytes
-		r.Runs = r.Runs[1:]
-	}
-	return drop
+	return model.Digest(b), nil
 }

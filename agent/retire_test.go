@@ -6,16 +6,18 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pulley/internal/model"
 )
 
 // A requested run must be answered, and it must not run twice.
 func TestRequestedRunHappensOnce(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.request(t, askedFor(RequestRun))
-	if run := w.good(t); run.Reason != ReasonAsked || run.Target != verA {
+	w.request(t, askedFor(model.RequestRun))
+	if run := w.good(t); run.Reason != model.ReasonAsked || run.Target != verA {
 		t.Errorf("it ran %s: %s", run.Target, run.Reason)
 	}
-	same(t, "the answer", w.etcd.status(t).Answer, &Answer{ID: askedFor(RequestRun).ID})
+	same(t, "the answer", w.etcd.status(t).Answer, &model.Answer{ID: askedFor(model.RequestRun).ID})
 	w.idle(t)
 	same(t, "what was asked of etcd when all was done", w.etcd.calls, []string{"desire"})
 }
@@ -23,13 +25,13 @@ func TestRequestedRunHappensOnce(t *testing.T) {
 // A failed run must be answered too: the operator must not wait forever.
 func TestFailedRequestedRunIsAnswered(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.request(t, askedFor(RequestRun))
-	w.puppet.result = func(Job) (Result, error) {
-		return Result{Kind: Between, Outcome: Failed, Problem: Problem{Code: ResourcesFailed, Number: 100, Text: Prose(strings.Repeat("File[/etc/motd] failed; ", 100))}}, nil
+	w.request(t, askedFor(model.RequestRun))
+	w.puppet.result = func(model.Job) (model.Result, error) {
+		return model.Result{Kind: model.Between, Outcome: model.Failed, Problem: model.Problem{Code: model.ResourcesFailed, Number: 100, Text: model.Prose(strings.Repeat("File[/etc/motd] failed; ", 100))}}, nil
 	}
 	w.tick(t)
 	a := w.etcd.status(t).Answer
-	if a == nil || a.ID != askedFor(RequestRun).ID || !strings.Contains(a.Sentence(), "File[/etc/motd] failed") || len(a.Problem.Text) > maxAnswer {
+	if a == nil || a.ID != askedFor(model.RequestRun).ID || !strings.Contains(a.Sentence(), "File[/etc/motd] failed") || len(a.Problem.Text) > model.MaxAnswer {
 		t.Errorf("it answers %+v", a)
 	}
 	w.idle(t)
@@ -39,17 +41,17 @@ func TestFailedRequestedRunIsAnswered(t *testing.T) {
 func TestImpossibleRequestIsAnswered(t *testing.T) {
 	for _, c := range []struct {
 		say  string
-		do   RequestKind
+		do   model.RequestKind
 		when func(*world)
 		want string
 	}{
-		{"a stop hold", RequestRun, func(w *world) { w.etcd.operator(t, func(d *Desired) { d.Holds = []Hold{stop} }) }, "a hold stops Puppet: stop on roles/web by bob"},
-		{"disabled on the machine", RequestRun, func(w *world) { must(t, w.disk.Disable("kernel debugging")) }, "runs are disabled on the machine: kernel debugging"},
-		{"to retire, disabled on the machine", RequestRetire, func(w *world) { must(t, w.disk.Disable("kernel debugging")) }, "runs are disabled on the machine: kernel debugging"},
-		{"Puppet is at work", RequestRun, func(w *world) { w.puppet.blocked = &Blocked{Code: PuppetBusy, Path: "lock", Pid: 7} }, "another Puppet is running"},
-		{"nothing to run", RequestRun, func(w *world) {
-			must(t, w.disk.Save(State{}))
-			w.etcd.operator(t, func(d *Desired) { d.Default = Target{} })
+		{"a stop hold", model.RequestRun, func(w *world) { w.etcd.operator(t, func(d *model.Desired) { d.Holds = []model.Hold{stop} }) }, "a hold stops Puppet: stop on roles/web by bob"},
+		{"disabled on the machine", model.RequestRun, func(w *world) { must(t, w.disk.Disable("kernel debugging")) }, "runs are disabled on the machine: kernel debugging"},
+		{"to retire, disabled on the machine", model.RequestRetire, func(w *world) { must(t, w.disk.Disable("kernel debugging")) }, "runs are disabled on the machine: kernel debugging"},
+		{"Puppet is at work", model.RequestRun, func(w *world) { w.puppet.blocked = &model.Blocked{Code: model.PuppetBusy, Path: "lock", Pid: 7} }, "another Puppet is running"},
+		{"nothing to run", model.RequestRun, func(w *world) {
+			must(t, w.disk.Save(model.State{}))
+			w.etcd.operator(t, func(d *model.Desired) { d.Default = model.Target{} })
 		}, "no release is promoted"},
 		{"a request of a later version", "dance", func(*world) {}, `this agent does not know the request "dance"`},
 	} {
@@ -79,9 +81,9 @@ func TestImpossibleRequestIsAnswered(t *testing.T) {
 func TestDisabledNodeDeclinesRetirement(t *testing.T) {
 	w := fleetOn(t, verA)
 	must(t, w.disk.Disable("kernel debugging"))
-	w.request(t, askedFor(RequestRetire))
+	w.request(t, askedFor(model.RequestRetire))
 	w.idle(t)
-	if a := w.etcd.status(t).Answer; a == nil || a.ID != askedFor(RequestRetire).ID || w.state(t).Retire != "" {
+	if a := w.etcd.status(t).Answer; a == nil || a.ID != askedFor(model.RequestRetire).ID || w.state(t).Retire != "" {
 		t.Fatalf("it answers %+v and retires by %q", a, w.state(t).Retire)
 	}
 	must(t, w.disk.Enable())
@@ -90,11 +92,11 @@ func TestDisabledNodeDeclinesRetirement(t *testing.T) {
 		t.Errorf("it ran %s, after hooks %+v", run.Target, w.machine.retired)
 	}
 	// After a new request it drains like any other node.
-	again := askedFor(RequestRetire)
+	again := askedFor(model.RequestRetire)
 	again.ID = "ffff"
 	w.request(t, again)
 	w.idle(t)
-	same(t, "the answer", w.etcd.status(t).Answer, &Answer{ID: "ffff"})
+	same(t, "the answer", w.etcd.status(t).Answer, &model.Answer{ID: "ffff"})
 	if len(w.machine.retired) != 1 {
 		t.Errorf("its hooks ran %d times", len(w.machine.retired))
 	}
@@ -103,16 +105,16 @@ func TestDisabledNodeDeclinesRetirement(t *testing.T) {
 // Operators can write the host list. A request to retire that only they wrote must not end the service of a fleet.
 func TestForgedRetirementIsRefused(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.request(t, askedFor(RequestRetire))
+	w.request(t, askedFor(model.RequestRetire))
 	w.etcd.forge(t)
-	w.etcd.operator(t, func(d *Desired) { d.Default = verB })
+	w.etcd.operator(t, func(d *model.Desired) { d.Default = verB })
 	if run := w.good(t); run.Target != verB || len(w.machine.retired) > 0 || w.state(t).Retire != "" {
 		t.Errorf("it ran %s, after hooks %+v, and retires by %q", run.Target, w.machine.retired, w.state(t).Retire)
 	}
 	same(t, "the calls", w.etcd.calls, []string{"desire", "confirmation", "admit", "desire", "report"})
 	s := w.etcd.status(t)
-	same(t, "the answer", s.Answer, &Answer{ID: askedFor(RequestRetire).ID, Problem: Problem{Code: NotConfirmed}})
-	if v := Look(&s, w.etcd.load().Desired, w.now); v.State != Converged {
+	same(t, "the answer", s.Answer, &model.Answer{ID: askedFor(model.RequestRetire).ID, Problem: model.Problem{Code: model.NotConfirmed}})
+	if v := model.Look(&s, w.etcd.load().Desired, w.now); v.State != model.Converged {
 		t.Errorf("operators see %s: %s", v.State, v.Sentence())
 	}
 	w.idle(t)
@@ -121,14 +123,14 @@ func TestForgedRetirementIsRefused(t *testing.T) {
 
 // The confirmation of one machine or of one request must not serve for another.
 func TestConfirmationIsOfOneRequestAndMachine(t *testing.T) {
-	r := Request{ID: "1", Do: RequestRetire}
+	r := model.Request{ID: "1", Do: model.RequestRetire}
 	for _, c := range []struct {
-		c       Confirmation
+		c       model.Confirmation
 		machine string
 		want    bool
 	}{
-		{Confirmation{"1", "m1"}, "m1", true}, {Confirmation{"1", "m1"}, "m2", false}, {Confirmation{"2", "m1"}, "m1", false},
-		{Confirmation{"1", ""}, "m1", true}, {Confirmation{"1", "m1"}, "", true}, {Confirmation{}, "m1", false},
+		{model.Confirmation{ID: "1", MachineID: "m1"}, "m1", true}, {model.Confirmation{ID: "1", MachineID: "m1"}, "m2", false}, {model.Confirmation{ID: "2", MachineID: "m1"}, "m1", false},
+		{model.Confirmation{ID: "1", MachineID: ""}, "m1", true}, {model.Confirmation{ID: "1", MachineID: "m1"}, "", true}, {model.Confirmation{}, "m1", false},
 	} {
 		if got := c.c.Confirms(r, c.machine); got != c.want {
 			t.Errorf("%+v of %q: %t", c.c, c.machine, got)
@@ -139,10 +141,10 @@ func TestConfirmationIsOfOneRequestAndMachine(t *testing.T) {
 // Without an answer about the confirmation, a node must neither retire nor answer that it refuses: the request may be
 // an administrator's.
 func TestRetirementWaitsForItsConfirmation(t *testing.T) {
-	for say, fault := range map[string]error{"etcd is away": ErrUnreachable, "etcd refuses": errors.New("permission denied")} {
+	for say, fault := range map[string]error{"etcd is away": model.ErrUnreachable, "etcd refuses": errors.New("permission denied")} {
 		t.Run(say, func(t *testing.T) {
 			w := fleetOn(t, verA)
-			w.request(t, askedFor(RequestRetire))
+			w.request(t, askedFor(model.RequestRetire))
 			w.etcd.onConfirmation = func() error { return fault }
 			w.idle(t)
 			if a := w.state(t).Answer; a != nil || len(w.machine.retired) > 0 || w.state(t).Retire != "" {
@@ -150,7 +152,7 @@ func TestRetirementWaitsForItsConfirmation(t *testing.T) {
 			}
 			w.etcd.reconnect()
 			w.idle(t)
-			same(t, "the answer", w.etcd.status(t).Answer, &Answer{ID: askedFor(RequestRetire).ID})
+			same(t, "the answer", w.etcd.status(t).Answer, &model.Answer{ID: askedFor(model.RequestRetire).ID})
 		})
 	}
 }
@@ -165,10 +167,12 @@ func must(t testing.TB, err error) {
 // If a drained node runs Puppet again, its service comes back while its machine is deleted.
 func TestRetiredNodeRunsNothing(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.etcd.operator(t, func(d *Desired) { d.Default, d.Holds, d.Host.Request = verB, []Hold{stop}, askedFor(RequestRetire) })
+	w.etcd.operator(t, func(d *model.Desired) {
+		d.Default, d.Holds, d.Host.Request = verB, []model.Hold{stop}, askedFor(model.RequestRetire)
+	})
 	w.machine.during = func() error {
 		s := w.etcd.status(t)
-		if s.Phase != Running || s.Action != Retire || s.Answer != nil {
+		if s.Phase != model.Running || s.Action != model.Retire || s.Answer != nil {
 			t.Errorf("while the hooks run etcd says %+v", s)
 		}
 		if w.state(t).Retire == "" {
@@ -180,21 +184,21 @@ func TestRetiredNodeRunsNothing(t *testing.T) {
 		return nil
 	}
 	r := w.idle(t)
-	if r.Err != nil || r.Note == "" || r.Decision.Action != Retire {
+	if r.Err != nil || r.Note == "" || r.Decision.Action != model.Retire {
 		t.Errorf("%+v", r)
 	}
 	if len(w.machine.retired) != 1 || w.machine.retired[0].Target != verA || w.machine.retired[0].Tree != w.content.tree(verA.Tree) || w.machine.retired[0].Node != "web1" {
 		t.Fatalf("its hooks ran as %+v", w.machine.retired)
 	}
 	s := w.etcd.status(t)
-	same(t, "the answer", s.Answer, &Answer{ID: askedFor(RequestRetire).ID})
-	if s.Phase != Idle || s.Action != Nothing || s.Reason != ReasonRetired {
+	same(t, "the answer", s.Answer, &model.Answer{ID: askedFor(model.RequestRetire).ID})
+	if s.Phase != model.Idle || s.Action != model.Nothing || s.Reason != model.ReasonRetired {
 		t.Errorf("it says of itself %+v", s)
 	}
 
 	away := func() { w.etcd.disconnect() }
 	for say, when := range map[string]func(){
-		"nothing changed": func() {}, "etcd is away": away, "it is off the list": func() { w.etcd.reconnect(); w.etcd.operator(t, func(d *Desired) { d.Host = nil }) },
+		"nothing changed": func() {}, "etcd is away": away, "it is off the list": func() { w.etcd.reconnect(); w.etcd.operator(t, func(d *model.Desired) { d.Host = nil }) },
 	} {
 		when()
 		w.now = w.now.Add(time.Hour)
@@ -208,7 +212,7 @@ func TestRetiredNodeRunsNothing(t *testing.T) {
 // After a cancelled retirement, the node must work again and restore the changes of the hooks.
 func TestCancelledRetirementIsDeleted(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.request(t, askedFor(RequestRetire))
+	w.request(t, askedFor(model.RequestRetire))
 	w.idle(t)
 	w.request(t, nil)
 	if run := w.good(t); run.Target != verA || w.puppet.applied() != verA.Release {
@@ -226,7 +230,7 @@ func TestCancelledRetirementIsDeleted(t *testing.T) {
 func TestFailedHooksAreAnsweredOnce(t *testing.T) {
 	clings := version("clings-1.0.0")
 	w := fleetOn(t, clings)
-	w.request(t, askedFor(RequestRetire))
+	w.request(t, askedFor(model.RequestRetire))
 	if r := w.idle(t); r.Err == nil || !strings.Contains(r.Err.Error(), "there is still work") {
 		t.Errorf("the tick ends with %v", r.Err)
 	}
@@ -235,7 +239,7 @@ func TestFailedHooksAreAnsweredOnce(t *testing.T) {
 	}
 	w.now = w.now.Add(time.Hour)
 	w.idle(t)
-	if again := askedFor(RequestRetire); len(w.machine.retired) == 1 {
+	if again := askedFor(model.RequestRetire); len(w.machine.retired) == 1 {
 		again.ID = "ffff"
 		w.request(t, again)
 		w.idle(t)
@@ -248,7 +252,7 @@ func TestFailedHooksAreAnsweredOnce(t *testing.T) {
 // A node without a release has no hooks. It must answer before the deadline.
 func TestNodeWithoutReleaseRetires(t *testing.T) {
 	w := newWorld(t)
-	w.request(t, askedFor(RequestRetire))
+	w.request(t, askedFor(model.RequestRetire))
 	w.idle(t)
 	if a := w.etcd.status(t).Answer; a == nil || a.Failed() || len(w.machine.retired) != 0 {
 		t.Errorf("it answers %+v after hooks %+v", a, w.machine.retired)
@@ -258,7 +262,7 @@ func TestNodeWithoutReleaseRetires(t *testing.T) {
 // A request that is cancelled between the read and the run must not be executed.
 func TestWithdrawnRequestIsNotExecuted(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.request(t, askedFor(RequestRetire))
+	w.request(t, askedFor(model.RequestRetire))
 	w.etcd.onAdmit = func() error {
 		w.etcd.onAdmit = nil
 		w.request(t, nil)
@@ -275,7 +279,7 @@ func TestWithdrawnRequestIsNotExecuted(t *testing.T) {
 // Without etcd, a retirement must not start. An answer that etcd cannot take must be kept.
 func TestRetirementWithoutEtcd(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.request(t, askedFor(RequestRetire))
+	w.request(t, askedFor(model.RequestRetire))
 	w.etcd.onAdmit = func() error { w.etcd.disconnect(); return w.etcd.onReport() }
 	w.idle(t)
 	if len(w.machine.retired) != 0 || w.state(t).Retire != "" {
@@ -294,7 +298,7 @@ func TestRetirementWithoutEtcd(t *testing.T) {
 // A machine that shuts down during its hooks must continue them after the boot.
 func TestStoppedHooksAreNotAnswered(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.request(t, askedFor(RequestRetire))
+	w.request(t, askedFor(model.RequestRetire))
 	ctx, cancel := context.WithCancel(t.Context())
 	w.machine.during = func() error { cancel(); return nil }
 	if r := w.agent.Tick(ctx, Options{}); r.Err == nil {
@@ -317,8 +321,8 @@ func TestStoppedHooksAreNotAnswered(t *testing.T) {
 // A missing release, on disk and on all sources, must be answered without a wait.
 func TestMissingTreeIsAnswered(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.request(t, askedFor(RequestRetire))
-	w.content.onStage = func(Target) error { return &DamagedError{name: "tree", err: context.DeadlineExceeded} }
+	w.request(t, askedFor(model.RequestRetire))
+	w.content.onStage = func(model.Target) error { return &DamagedError{name: "tree", err: context.DeadlineExceeded} }
 	w.tick(t)
 	if a := w.etcd.status(t).Answer; a == nil || !strings.Contains(a.Sentence(), "cannot use 1.0.0") {
 		t.Errorf("it answers %+v", a)
@@ -328,7 +332,7 @@ func TestMissingTreeIsAnswered(t *testing.T) {
 // An agent on probation must not retire a node: hooks may take longer than its limit.
 func TestProbationDoesNotRetire(t *testing.T) {
 	w := fleetOn(t, verA)
-	w.request(t, askedFor(RequestRetire))
+	w.request(t, askedFor(model.RequestRetire))
 	w.idle(t, Options{Keep: true})
 	if len(w.machine.retired) != 0 || w.state(t).Answer != nil {
 		t.Error("its hooks ran")

@@ -1,9 +1,8 @@
 // Package agent implements one tick of one node: it reads the node's state and the desired state in etcd, decides on an
-// action, and carries it out. It owns the domain's types, the decision, the list of steps and the node's own state.
+// action, and carries it out. It owns the list of steps and the files of the node's own state; internal/model decides.
 //
 // It must never import etcd or start a process. It reads the clock, the environment and the files only through the
-// fields of its types and the small interfaces in run.go. reason.go contains the codes. Only words.go turns codes into
-// sentences.
+// fields of its types and the small interfaces in run.go.
 package agent
 
 import (
@@ -14,52 +13,53 @@ import (
 	"time"
 
 	"pulley/internal/failpoint"
+	"pulley/internal/model"
 )
 
 // Control is a tick's access to etcd. ErrUnreachable means that etcd did not answer.
 type Control interface {
 	// Desire reads everything that concerns the node in one transaction.
-	Desire(ctx context.Context, id Identity) (Desired, error)
+	Desire(ctx context.Context, id model.Identity) (model.Desired, error)
 	// Admit writes the status of a run that starts. It returns ErrChanged if the desired state changed since d was
 	// read.
-	Admit(ctx context.Context, id Identity, d Desired, s Status) error
+	Admit(ctx context.Context, id model.Identity, d model.Desired, s model.Status) error
 	// Confirmation reads the confirmation of a request to retire this node; nil if there is none.
-	Confirmation(ctx context.Context, id Identity) (*Confirmation, error)
+	Confirmation(ctx context.Context, id model.Identity) (*model.Confirmation, error)
 	// Report writes the status and the run records. It deletes the node's records named by drop.
-	Report(ctx context.Context, id Identity, s Status, runs []EncodedRun, drop []string) error
+	Report(ctx context.Context, id model.Identity, s model.Status, runs []model.EncodedRun, drop []string) error
 	// PublishFacts writes the node's facts.
-	PublishFacts(ctx context.Context, id Identity, facts []byte) error
+	PublishFacts(ctx context.Context, id model.Identity, facts []byte) error
 	// AnswerPreview writes the answer to the preview order in d; nil deletes an earlier answer. It returns ErrChanged if the
 	// order changed since d was read.
-	AnswerPreview(ctx context.Context, id Identity, d Desired, answer []byte) error
+	AnswerPreview(ctx context.Context, id model.Identity, d model.Desired, answer []byte) error
 	// PublishExport writes the facts that the node shows to others with its sign of life, or deletes the key if there are neither.
 	// The nodes that see it read it soon if it changed.
-	PublishExport(ctx context.Context, id Identity, e Export, changed bool) error
+	PublishExport(ctx context.Context, id model.Identity, e model.Export, changed bool) error
 }
 
 // Content puts the parts of a target on this machine's disk. Every method may be repeated.
 type Content interface {
 	// Stage fetches and verifies a target's tree and data into folders that Puppet does not read. A target that is new
 	// to this node must be authentic. Otherwise Stage returns a *refusal.Error.
-	Stage(ctx context.Context, id Identity, t Target, how Staging) (Staged, error)
+	Stage(ctx context.Context, id model.Identity, t model.Target, how Staging) (Staged, error)
 	// Current returns the tree that was activated last, or "".
 	Current() (tree string, err error)
 	// Activate makes a staged tree the current one, by one rename.
 	Activate(tree string) error
 	// Collect removes the trees and data that no kept target needs.
-	Collect(keep []Target, dataDigests []string) error
+	Collect(keep []model.Target, dataDigests []string) error
 }
 
 // Hosts holds the host list on this machine's disk, and the data file with the nodes that this node sees of it. Every
 // method may be repeated.
 type Hosts interface {
 	// FetchHosts reads the host list from etcd and stores it.
-	FetchHosts(ctx context.Context, id Identity) error
+	FetchHosts(ctx context.Context, id model.Identity) error
 	// Export returns those facts of this machine that the release in a tree shows to others. facts are in published form; nil: none.
-	Export(id Identity, tree string, facts []byte) (Export, error)
+	Export(id model.Identity, tree string, facts []byte) (model.Export, error)
 	// ShowHosts writes the file of a tree from the stored list. w judges signs of life. Without a stored list, it returns
 	// ErrNoHosts.
-	ShowHosts(id Identity, tree string, w Watch) (Seen, error)
+	ShowHosts(id model.Identity, tree string, w model.Watch) (model.Seen, error)
 	// Difference returns what changed between two files, as JSON; nil if nothing did. "" is a file without nodes. Its name
 	// depends on the number.
 	Difference(number int64, before, after string) ([]byte, error)
@@ -69,23 +69,14 @@ type Hosts interface {
 	CollectHosts(keep ...string) error
 }
 
-// Seen is the data file with the nodes that this node sees. The zero Seen means that it sees none.
-type Seen struct {
-	File   string // absolute path
-	Digest string // of its content
-	Settle time.Duration
-	Alive  time.Duration // hosts.alive; 0: not set
-	Again  time.Time     // newer values of some nodes are kept back until then; zero: of none
-}
-
 // Puppet applies a staged target.
 type Puppet interface {
 	// Blocked returns why the machine's own Puppet forbids a run, or nil.
-	Blocked() *Blocked
+	Blocked() *model.Blocked
 	// Reach returns why no Puppet server answers the job's node, or nil. A job whose release has its code needs none.
-	Reach(ctx context.Context, job Job) *Problem
+	Reach(ctx context.Context, job model.Job) *model.Problem
 	// Apply runs Puppet until it exits. An error means that Puppet never started.
-	Apply(ctx context.Context, job Job) (Result, error)
+	Apply(ctx context.Context, job model.Job) (model.Result, error)
 }
 
 // Machine gives access to the machine's files and hooks that a Puppet run depends on.
@@ -96,32 +87,32 @@ type Machine interface {
 	// names them.
 	Restore() error
 	// Verify runs the release's own checks.
-	Verify(ctx context.Context, job Job) error
+	Verify(ctx context.Context, job model.Job) error
 	// Tell runs those hooks of the release's hosts.d/ that follow the hook after, in order, with a difference on standard
 	// input. It calls acknowledge with the name of each that succeeded, and ends at the first failure.
-	Tell(ctx context.Context, job Job, difference []byte, after string, acknowledge func(hook string) error) error
+	Tell(ctx context.Context, job model.Job, difference []byte, after string, acknowledge func(hook string) error) error
 	// Retire runs the release's retire hooks.
-	Retire(ctx context.Context, job Job, why Prose) error
+	Retire(ctx context.Context, job model.Job, why model.Prose) error
 }
 
 // Memory is the node's own disk. Save and Begin are durable when they return.
 type Memory interface {
 	// Load reads the state. After a *DamagedError, Afresh renames the damaged file and returns an empty state.
-	Load() (State, error)
-	Afresh() (State, error)
-	Save(State) error
-	Disabled() (reason Prose, err error)
-	LoadReported() (Reported, error)
-	SaveReported(Reported) error
+	Load() (model.State, error)
+	Afresh() (model.State, error)
+	Save(model.State) error
+	Disabled() (reason model.Prose, err error)
+	LoadReported() (model.Reported, error)
+	SaveReported(model.Reported) error
 	// Begin marks the run's folder before Puppet starts. End writes the result.
 	Begin(run string) error
-	End(run string, r Result) error
+	End(run string, r model.Result) error
 	// Ended returns a run's result. began is false when Puppet never started. ended is false when the run was
 	// interrupted.
-	Ended(run string) (r Result, began, ended bool, err error)
+	Ended(run string) (r model.Result, began, ended bool, err error)
 	// Spool stores run records until etcd accepts them. The number is limited. Spooled returns the oldest records.
-	Spool(EncodedRun) error
-	Spooled(limit int) ([]EncodedRun, error)
+	Spool(model.EncodedRun) error
+	Spooled(limit int) ([]model.EncodedRun, error)
 	Unspool(ids []string) error
 }
 
@@ -142,19 +133,10 @@ type Staged struct {
 	Release    func() // lets Collect remove the parts again
 }
 
-// The sentinel errors that a Control's errors wrap.
-var (
-	ErrUnreachable = errors.New("etcd is unreachable")
-	ErrClock       = errors.New("a clock contradicts a certificate") // always together with ErrUnreachable
-	ErrRevoked     = errors.New("etcd has no such user (any more)")
-	ErrNoHosts     = errors.New("the host list was never read")
-	ErrChanged     = errors.New("the desired state changed meanwhile")
-)
-
 // Agent is one node.
 type Agent struct {
-	Identity  Identity
-	Settings  Settings
+	Identity  model.Identity
+	Settings  model.Settings
 	Version   string
 	MachineID string // distinguishes this machine from a copy of it
 	Boot      string // the kernel's id of this boot, for the status
@@ -168,10 +150,10 @@ type Agent struct {
 	Now func() time.Time
 	Log *slog.Logger
 
-	Step    func(name string)               // receives each step as it begins; may be nil
-	Upgrade func(want AgentChoice) *Upgrade // state of the agent's own upgrade, for the status; may be nil
+	Step    func(name string)                           // receives each step as it begins; may be nil
+	Upgrade func(want model.AgentChoice) *model.Upgrade // state of the agent's own upgrade, for the status; may be nil
 
-	Signatures func() *Signatures // checks of signatures, for the status; may be nil
+	Signatures func() *model.Signatures // checks of signatures, for the status; may be nil
 
 	Hosts Hosts // nil: Puppet sees no other nodes
 
@@ -184,11 +166,11 @@ type Agent struct {
 	Unscheduled func() error
 
 	// Inquire gathers the facts anew if no run did so for a day, and reports whether it did. It may be nil.
-	Inquire func(ctx context.Context, id Identity) (bool, error)
+	Inquire func(ctx context.Context, id model.Identity) (bool, error)
 
 	// Current returns why no signed statement covers the target that d wants, or nil. keep remembers the statement; nil:
 	// nothing is new. Current may be nil.
-	Current func(d Desired) (stale *Refusal, keep func() error)
+	Current func(d model.Desired) (stale *model.Refusal, keep func() error)
 
 	VerifyTimeout time.Duration // how long etcd may take to answer after a new target was applied
 }
@@ -201,9 +183,9 @@ type Options struct {
 
 	// Part limits the run to some resources. Without Noop, it applies them from the target in place. Its result never
 	// counts for a target.
-	Part
+	model.Part
 	// Look is a release, promoted or not, that a noop run shows. Zero means the node's own target.
-	Look Target
+	Look model.Target
 }
 
 // noop reports whether the run makes no changes: a person at the machine, or etcd, ordered it so.
@@ -214,12 +196,12 @@ func (o Options) uncounted() bool { return o.Part.Partial() && !o.Noop }
 
 // Report is the result of a tick.
 type Report struct {
-	Decision    Decision
-	Desired     Desired
-	Run         *Run   // nil when no run was opened
-	Puppet      bool   // Puppet was started
-	Note        string // for people: why a tick with an action ended without a run
-	Unreachable bool   // etcd did not answer at least once
+	Decision    model.Decision
+	Desired     model.Desired
+	Run         *model.Run // nil when no run was opened
+	Puppet      bool       // Puppet was started
+	Note        string     // for people: why a tick with an action ended without a run
+	Unreachable bool       // etcd did not answer at least once
 	Err         error
 }
 
@@ -260,8 +242,8 @@ var steps = []step{
 }
 
 // Steps returns the names of a tick's steps for this action, in order. Crash tests are generated from them.
-func Steps(a Action) []string {
-	t := &tick{decision: Decision{Action: a}, ended: a == Enforce || a == Take}
+func Steps(a model.Action) []string {
+	t := &tick{decision: model.Decision{Action: a}, ended: a == model.Enforce || a == model.Take}
 	var names []string
 	for _, s := range steps {
 		if t.wants(s, false) {
@@ -275,14 +257,14 @@ func Steps(a Action) []string {
 type tick struct {
 	*Agent
 	opts       Options
-	observed   Observed
-	desired    Desired
+	observed   model.Observed
+	desired    model.Desired
 	keep       func() error // remembers the statement of the targets; nil: nothing is new
-	decision   Decision
-	state      State
+	decision   model.Decision
+	state      model.State
 	staged     Staged
-	seen       Seen // by the release of this tick's run
-	run        *Run
+	seen       model.Seen // by the release of this tick's run
+	run        *model.Run
 	began      time.Time
 	puppet     bool  // Puppet was started
 	ended      bool  // the run has a result; after a failed staging, without a start of Puppet
@@ -344,11 +326,11 @@ func (t *tick) wants(s step, over bool) bool {
 	case anyhow:
 		return true
 	case acting:
-		return !over && (t.decision.Action == Enforce || t.decision.Action == Take)
+		return !over && (t.decision.Action == model.Enforce || t.decision.Action == model.Take)
 	case applied:
 		return !over && t.ended
 	case leaving:
-		return !over && t.decision.Action == Retire
+		return !over && t.decision.Action == model.Retire
 	}
 	return !over
 }

@@ -8,7 +8,8 @@ import (
 	"reflect"
 	"time"
 
-	"pulley/internal/release/trust/refusal"
+	"pulley/internal/model"
+	"pulley/internal/model/refusal"
 )
 
 // observe reads the node's state, and completes a run that an earlier tick left open.
@@ -36,7 +37,7 @@ func (t *tick) observe(context.Context) error {
 // look fills in what the node knows about itself.
 func (t *tick) look() error {
 	disabled, err := t.Memory.Disabled()
-	t.observed = Observed{
+	t.observed = model.Observed{
 		Identity: t.Identity, State: t.state, Settings: t.Settings, Machine: t.MachineID, Disabled: disabled,
 		PuppetBlocked: t.Puppet.Blocked(), Force: t.opts.Force, Noop: t.opts.Noop, Partial: t.opts.uncounted(), Look: t.opts.Look,
 	}
@@ -44,14 +45,14 @@ func (t *tick) look() error {
 }
 
 // Peek returns the decision of a tick at this moment, and changes nothing. The caller must hold the node's lock.
-func (a *Agent) Peek(ctx context.Context) (Decision, Desired, error) {
+func (a *Agent) Peek(ctx context.Context) (model.Decision, model.Desired, error) {
 	t := &tick{Agent: a}
 	var err error
 	if t.state, err = a.Memory.Load(); err != nil {
-		return Decision{}, Desired{}, err
+		return model.Decision{}, model.Desired{}, err
 	}
 	if err := errors.Join(t.look(), t.desire(ctx)); err != nil {
-		return Decision{}, Desired{}, err
+		return model.Decision{}, model.Desired{}, err
 	}
 	return t.judge(), t.desired, nil
 }
@@ -67,10 +68,10 @@ func (t *tick) finish() error {
 		}
 		switch {
 		case !began:
-			t.state.forget()
+			t.state.Forget()
 			err = t.Memory.Save(t.state)
-		case ended && result.Kind != Success:
-			t.state.fail(Run{ID: run, Target: t.state.Enforcing, Result: result}, t.began)
+		case ended && result.Kind != model.Success:
+			t.state.Fail(model.Run{ID: run, Target: t.state.Enforcing, Result: result}, t.began)
 			err = t.Memory.Save(t.state)
 		}
 		// The result is unknown: repeat the run.
@@ -99,17 +100,17 @@ func (t *tick) desire(ctx context.Context) error {
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return ctx.Err() // the error is not etcd's
-	case errors.Is(err, ErrUnreachable):
+	case errors.Is(err, model.ErrUnreachable):
 		t.offline = true
 		d = unreachable(err)
 	case err != nil:
-		d = Desired{Unreadable: Prose(err.Error())}
-		if errors.Is(err, ErrRevoked) {
+		d = model.Desired{Unreadable: model.Prose(err.Error())}
+		if errors.Is(err, model.ErrRevoked) {
 			d.Removed = d.Unreadable
 		}
 	case t.Current != nil:
 		if t.observed.Stale, t.keep = t.Current(d); t.observed.Stale != nil {
-			*t.observed.Stale = t.observed.Stale.clipped(maxDetailInHead)
+			*t.observed.Stale = t.observed.Stale.Clipped(model.MaxDetailInHead)
 		}
 	}
 	t.desired = d
@@ -117,20 +118,20 @@ func (t *tick) desire(ctx context.Context) error {
 }
 
 // unreachable is the desired state after an ErrUnreachable.
-func unreachable(err error) Desired {
-	d := Desired{Unreachable: Prose(err.Error()), Clock: errors.Is(err, ErrClock)}
+func unreachable(err error) model.Desired {
+	d := model.Desired{Unreachable: model.Prose(err.Error()), Clock: errors.Is(err, model.ErrClock)}
 	var advised interface{ Hint() string }
 	if errors.As(err, &advised) {
-		d.Remedy = Prose(advised.Hint())
+		d.Remedy = model.Prose(advised.Hint())
 	}
 	return d
 }
 
 // judge is the only caller of Decide in a tick. It uses the tick's current facts.
-func (t *tick) judge() Decision {
+func (t *tick) judge() model.Decision {
 	t.observed.State = t.state
-	d := Decide(t.observed, t.desired, t.Now())
-	if !t.desired.known() { // the target that etcd named earlier in this tick
+	d := model.Decide(t.observed, t.desired, t.Now())
+	if !t.desired.Known() { // the target that etcd named earlier in this tick
 		d.Wanted = t.decision.Wanted
 	}
 	return d
@@ -138,7 +139,7 @@ func (t *tick) judge() Decision {
 
 // next returns the next tick's decision if nothing changes. The status already contains it, which saves the next tick a
 // report.
-func (t *tick) next() Decision {
+func (t *tick) next() model.Decision {
 	t.observed.Force, t.observed.Looked, t.observed.Partial = false, false, false
 	return t.judge()
 }
@@ -152,18 +153,18 @@ func (t *tick) decide(ctx context.Context) error {
 		t.state.Restart(t.desired.Wanted())
 	}
 	t.decision = t.judge()
-	if t.decision.Action == Retire && !t.opts.Keep {
+	if t.decision.Action == model.Retire && !t.opts.Keep {
 		refused, err := t.refuseUnconfirmed(ctx)
 		if err != nil {
 			return err
 		}
 		forgot = forgot || refused
 	}
-	if a := t.decision.Action; t.opts.Keep && (a == Take || a == Retire) { // changed in between
+	if a := t.decision.Action; t.opts.Keep && (a == model.Take || a == model.Retire) { // changed in between
 		t.note = "an agent on probation takes no new target; the next tick takes it"
 		return errEnd
 	}
-	if !t.desired.known() {
+	if !t.desired.Known() {
 		return nil
 	}
 	if t.keep != nil && !t.opts.Noop && !t.opts.Keep { // the agent before a failed probation may not know the field
@@ -172,8 +173,8 @@ func (t *tick) decide(ctx context.Context) error {
 		}
 	}
 	if w := t.decision.Wanted; !w.IsZero() {
-		forgot = t.state.keepAttempts(w) || forgot
-		forgot = t.state.keepRefusal(w) || forgot
+		forgot = t.state.KeepAttempts(w) || forgot
+		forgot = t.state.KeepRefusal(w) || forgot
 	}
 	reached := t.state.Epoch
 	if t.desired.Assigned != nil && !t.opts.Noop { // also one that is void by now
@@ -196,26 +197,26 @@ func (t *tick) stage(ctx context.Context) error {
 	}
 	if learned {
 		t.decision = t.judge()
-		if t.decision.Action == Nothing {
+		if t.decision.Action == model.Nothing {
 			return errEnd
 		}
 		err = t.fetch(ctx)
 	}
 	d := t.decision
 	switch {
-	case errors.Is(err, ErrUnreachable):
+	case errors.Is(err, model.ErrUnreachable):
 		t.offline = true
 		return fmt.Errorf("%s: %w", d.Target, err)
 	case err != nil && (t.opts.Noop || t.opts.uncounted() || ctx.Err() != nil):
 		return fmt.Errorf("%s: %w", d.Target, err)
 	}
-	if d.Action == Take && !t.noop() {
+	if d.Action == model.Take && !t.noop() {
 		t.state.Refusal = nil // the target is authentic
 	}
 	if err != nil {
 		t.newRun()
 		t.ended = true // the attempt counts; commit records it
-		t.run.Result = Result{Kind: Untouched, Outcome: Failed, Problem: Problem{Code: StageFailed, Release: d.Target.String(), Text: Prose(err.Error())}}
+		t.run.Result = model.Result{Kind: model.Untouched, Outcome: model.Failed, Problem: model.Problem{Code: model.StageFailed, Release: d.Target.String(), Text: model.Prose(err.Error())}}
 		if t.noop() {
 			t.run.Noop = true
 			return cmp.Or(t.answerNoop(), errEnd)
@@ -223,8 +224,8 @@ func (t *tick) stage(ctx context.Context) error {
 		return t.openRun()
 	}
 	s := &t.state
-	sound := s.Enforcing == s.LastGood && s.attempt(s.LastGood) == nil && s.Outcome != Failed
-	inPlace := d.Action == Take && sound && d.Target.Tree == s.LastGood.Tree && t.staged.DataDigest == s.LastGoodData
+	sound := s.Enforcing == s.LastGood && s.Attempt(s.LastGood) == nil && s.Outcome != model.Failed
+	inPlace := d.Action == model.Take && sound && d.Target.Tree == s.LastGood.Tree && t.staged.DataDigest == s.LastGoodData
 	if inPlace && !t.opts.Force && !t.noop() {
 		s.LastGood, s.Enforcing, s.Attempts, s.Enforce = d.Target, d.Target, nil, t.staged.Enforce
 		t.settled = true
@@ -241,23 +242,23 @@ func (t *tick) stage(ctx context.Context) error {
 // has, and enforces the target in place if that one needs no server.
 func (t *tick) reach(ctx context.Context) error {
 	d := t.decision
-	problem := t.Puppet.Reach(ctx, Job{Identity: t.Identity, Target: d.Target, Tree: t.staged.Tree})
+	problem := t.Puppet.Reach(ctx, model.Job{Identity: t.Identity, Target: d.Target, Tree: t.staged.Tree})
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
 	case problem == nil:
-		t.state.returned(d.Target)
+		t.state.Returned(d.Target)
 		return nil
 	case t.opts.Noop || t.opts.uncounted():
 		return fmt.Errorf("%s: %s", d.Target, problem)
 	}
 	t.Log.Warn("no Puppet server answers; no run begins", "release", d.Target.Release, "problem", problem)
-	t.state.leave(d.Target, *problem, t.Now())
+	t.state.Leave(d.Target, *problem, t.Now())
 	t.observed.Looked = true
 	if err := t.Memory.Save(t.state); err != nil {
 		return err
 	}
-	if t.decision = t.judge(); t.decision.Action == Nothing {
+	if t.decision = t.judge(); t.decision.Action == model.Nothing {
 		return errEnd
 	}
 	if t.staged.Release != nil {
@@ -268,7 +269,7 @@ func (t *tick) reach(ctx context.Context) error {
 }
 
 func (t *tick) fetch(ctx context.Context) (err error) {
-	how := Staging{Taking: t.decision.Action == Take, Noop: t.noop()}
+	how := Staging{Taking: t.decision.Action == model.Take, Noop: t.noop()}
 	t.staged, err = t.Content.Stage(ctx, t.Identity, t.decision.Target, how)
 	if err != nil {
 		return err
@@ -279,7 +280,7 @@ func (t *tick) fetch(ctx context.Context) (err error) {
 // learn records why staging a new target failed. It reports whether the decision must change because the target is
 // refused or etcd does not answer. The node then enforces the target in place.
 func (t *tick) learn(ctx context.Context, err error) (bool, error) {
-	if t.decision.Action != Take || t.opts.Noop || ctx.Err() != nil {
+	if t.decision.Action != model.Take || t.opts.Noop || ctx.Err() != nil {
 		return false, nil
 	}
 	target := t.decision.Target
@@ -288,10 +289,10 @@ func (t *tick) learn(ctx context.Context, err error) (bool, error) {
 	switch {
 	case errors.As(err, &refused):
 		log.Warn("the target is refused", "code", refused.Code, "why", refused)
-		t.state.refuse(target, refused, t.Now())
+		t.state.Refuse(target, refused, t.Now())
 		t.observed.Looked = true
 		return true, t.Memory.Save(t.state)
-	case errors.Is(err, ErrUnreachable):
+	case errors.Is(err, model.ErrUnreachable):
 		log.Warn("cannot fetch the target", "err", err)
 		t.offline, t.desired = true, unreachable(err)
 		return true, nil
@@ -316,20 +317,20 @@ func (t *tick) admit(ctx context.Context) error {
 			}
 		}
 		s := t.status()
-		s.Phase, s.LastRun = Running, t.run.ID
+		s.Phase, s.LastRun = model.Running, t.run.ID
 		err := t.Control.Admit(ctx, t.Identity, t.desired, s)
-		t.unreported = !errors.Is(err, ErrChanged)
+		t.unreported = !errors.Is(err, model.ErrChanged)
 		switch {
-		case errors.Is(err, ErrChanged):
+		case errors.Is(err, model.ErrChanged):
 			t.note = "the desired state changed meanwhile; the next tick reads it again"
 			t.run = nil
 			return errEnd
-		case err != nil && t.decision.Action == Enforce && !t.noop() && ctx.Err() == nil:
+		case err != nil && t.decision.Action == model.Enforce && !t.noop() && ctx.Err() == nil:
 			// Only a changed desired state stops enforcement. A full etcd, or one that rejects the write, does not.
-			t.offline = errors.Is(err, ErrUnreachable)
+			t.offline = errors.Is(err, model.ErrUnreachable)
 			t.Log.Warn("cannot announce the run; enforcing the target in place", "err", err)
 		case err != nil:
-			t.offline = errors.Is(err, ErrUnreachable)
+			t.offline = errors.Is(err, model.ErrUnreachable)
 			t.run = nil
 			return err
 		}
@@ -353,7 +354,7 @@ func (t *tick) openRun() error {
 	if t.opts.uncounted() || t.noop() {
 		return t.Memory.Save(t.state)
 	}
-	t.state.begin(t.run.ID, t.run.Target, t.Now(), t.opts.Force, t.desired.turn(&t.state), t.observed.pending(t.desired, RequestRun))
+	t.state.Begin(t.run.ID, t.run.Target, t.Now(), t.opts.Force, t.desired.Turn(&t.state), t.observed.Pending(t.desired, model.RequestRun))
 	return t.Memory.Save(t.state)
 }
 
@@ -364,7 +365,7 @@ func (t *tick) withdraw() error {
 	if run == nil || t.state.OpenRun != run.ID {
 		return nil
 	}
-	t.state.forget()
+	t.state.Forget()
 	return t.Memory.Save(t.state)
 }
 
@@ -384,14 +385,14 @@ func (t *tick) apply(ctx context.Context) error {
 	result, err := t.Puppet.Apply(ctx, job)
 	t.puppet, t.ended = err == nil, true
 	if err != nil {
-		result = Result{Kind: Untouched, Outcome: Failed, Problem: Problem{Code: PuppetNotStarted, Text: Prose(err.Error())}}
+		result = model.Result{Kind: model.Untouched, Outcome: model.Failed, Problem: model.Problem{Code: model.PuppetNotStarted, Text: model.Prose(err.Error())}}
 	}
 	// Restore after a failed run too: the damage may prevent the next run from starting.
-	if t.damage = t.Machine.Restore(); t.damage != nil && result.Kind != Success {
-		result.Problem.Damage = Prose(t.damage.Error())
+	if t.damage = t.Machine.Restore(); t.damage != nil && result.Kind != model.Success {
+		result.Problem.Damage = model.Prose(t.damage.Error())
 	}
 	t.run.Result = result
-	t.run.Drift = !t.noop() && t.decision.Action == Enforce && t.state.Enforcing == t.state.LastGood && result.Outcome == Changed &&
+	t.run.Drift = !t.noop() && t.decision.Action == model.Enforce && t.state.Enforcing == t.state.LastGood && result.Outcome == model.Changed &&
 		!otherCode(t.state.Served, result.Served)
 	if t.opts.Noop {
 		return cmp.Or(t.damage, errEnd)
@@ -410,17 +411,17 @@ func (t *tick) apply(ctx context.Context) error {
 }
 
 // otherCode reports whether a Puppet server compiled other code than before. It is false if the server does not name its code.
-func otherCode(before, now *Served) bool {
+func otherCode(before, now *model.Served) bool {
 	return before != nil && now != nil && before.Code != now.Code
 }
 
 // answerNoop answers an ordered noop run, and records nothing else of it: neither an attempt nor an enforcement.
 func (t *tick) answerNoop() error {
 	s, problem := &t.state, t.run.Problem
-	if turn := t.desired.turn(s); turn != nil {
-		s.Ran = &Answer{ID: turn.ID, Problem: problem.clipped(maxAnswer)}
-	} else if r := t.observed.pending(t.desired, RequestNoop); r != nil {
-		s.settle(r.ID, problem)
+	if turn := t.desired.Turn(s); turn != nil {
+		s.Ran = &model.Answer{ID: turn.ID, Problem: problem.Clipped(model.MaxAnswer)}
+	} else if r := t.observed.Pending(t.desired, model.RequestNoop); r != nil {
+		s.Settle(r.ID, problem)
 	}
 	t.settled = true
 	return t.Memory.Save(*s)
@@ -438,7 +439,7 @@ func (t *tick) keepRecord() error {
 // verify checks that the node is still manageable: no unrestored damage, an answer from etcd after a new target, and
 // the release's own checks. If the agent is stopped meanwhile, the run stays open and the next tick repeats it.
 func (t *tick) verify(ctx context.Context) error {
-	if t.run.Kind != Success {
+	if t.run.Kind != model.Success {
 		return nil
 	}
 	err := t.damage
@@ -451,14 +452,14 @@ func (t *tick) verify(ctx context.Context) error {
 		lost = err != nil
 	}
 	if err != nil && ctx.Err() != nil {
-		t.run.Problem = Problem{Code: StoppedEarly}
+		t.run.Problem = model.Problem{Code: model.StoppedEarly}
 		return ctx.Err()
 	}
 	if err != nil {
-		t.run.Kind, t.run.Outcome, t.run.Problem = Between, Failed, Problem{Code: NotVerified, Text: Prose(err.Error())}
+		t.run.Kind, t.run.Outcome, t.run.Problem = model.Between, model.Failed, model.Problem{Code: model.NotVerified, Text: model.Prose(err.Error())}
 	}
 	if lost && ctx.Err() == nil {
-		t.run.Problem = Problem{Code: EtcdLost, Number: int(t.VerifyTimeout.Seconds()), Text: Prose(err.Error())}
+		t.run.Problem = model.Problem{Code: model.EtcdLost, Number: int(t.VerifyTimeout.Seconds()), Text: model.Prose(err.Error())}
 	}
 	return nil
 }
@@ -470,7 +471,7 @@ func (t *tick) answers(parent context.Context) error {
 	defer cancel()
 	for {
 		_, err := t.Control.Desire(ctx, t.Identity)
-		if err == nil || !errors.Is(err, ErrUnreachable) {
+		if err == nil || !errors.Is(err, model.ErrUnreachable) {
 			return nil
 		}
 		select {
@@ -497,7 +498,7 @@ func (t *tick) seekRivals(ctx context.Context) error {
 		return nil
 	}
 	found, err := "", error(nil)
-	if t.staged.Enforce != EnforceDaemon {
+	if t.staged.Enforce != model.EnforceDaemon {
 		found, err = t.Rivals(context.WithoutCancel(ctx))
 	}
 	if err != nil {
@@ -513,17 +514,17 @@ func (t *tick) seekRivals(ctx context.Context) error {
 
 // saveRun saves the result of the run.
 func (t *tick) saveRun() error {
-	if t.run.Kind != Success {
-		t.state.fail(*t.run, t.Now())
+	if t.run.Kind != model.Success {
+		t.state.Fail(*t.run, t.Now())
 		return t.Memory.Save(t.state)
 	}
 	if t.offline && t.run.Target != t.state.LastGood {
 		// This target may have cut the node off.
-		t.state.endure(*t.run, t.Now())
+		t.state.Endure(*t.run, t.Now())
 		return t.Memory.Save(t.state)
 	}
-	t.state.succeed(*t.run, t.staged.DataDigest, t.Now())
-	t.state.Hosts.applied(t.seen)
+	t.state.Succeed(*t.run, t.staged.DataDigest, t.Now())
+	t.state.Hosts.Apply(t.seen)
 	t.state.Enforce = t.staged.Enforce
 	if err := t.Memory.Save(t.state); err != nil {
 		return err
@@ -531,7 +532,7 @@ func (t *tick) saveRun() error {
 	if err := t.Content.Activate(t.run.Target.Tree); err != nil {
 		return err
 	}
-	if err := t.Content.Collect([]Target{t.state.LastGood, t.state.PreviousGood, t.decision.Wanted}, []string{t.staged.DataDigest}); err != nil {
+	if err := t.Content.Collect([]model.Target{t.state.LastGood, t.state.PreviousGood, t.decision.Wanted}, []string{t.staged.DataDigest}); err != nil {
 		t.Log.Warn("cannot collect old releases", "err", err)
 	}
 	if t.Hosts != nil {
@@ -544,7 +545,7 @@ func (t *tick) saveRun() error {
 
 func (t *tick) newRun() {
 	t.state.Sequence++
-	t.run = &Run{
+	t.run = &model.Run{
 		ID: fmt.Sprintf("%s-%04d", t.began.UTC().Format("20060102T150405Z"), t.state.Sequence), Node: t.Identity.Node,
 		Target: t.decision.Target, Action: t.decision.Action, Reason: t.decision.Reason, Started: t.began, Part: t.opts.Part,
 	}
@@ -553,13 +554,13 @@ func (t *tick) newRun() {
 	}
 }
 
-func (t *tick) job() Job {
-	return Job{
+func (t *tick) job() model.Job {
+	return model.Job{
 		Identity: t.Identity, ID: t.run.ID, Target: t.run.Target, Tree: t.staged.Tree, Data: t.staged.Data, Hosts: t.seen.File,
 		Noop: t.noop(), Part: t.opts.Part,
 	}
 }
 
-func sameHolds(a, b []Hold) bool {
+func sameHolds(a, b []model.Hold) bool {
 	return len(a) == 0 && len(b) == 0 || reflect.DeepEqual(a, b)
 }

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"pulley/internal/model"
 )
 
 var (
@@ -20,7 +22,7 @@ var (
 )
 
 // fleetOn returns a world whose node is on target and has reported it.
-func fleetOn(t testing.TB, target Target) *world {
+func fleetOn(t testing.TB, target model.Target) *world {
 	t.Helper()
 	w := newWorld(t)
 	w.promote(t, target)
@@ -33,8 +35,8 @@ func fleetOn(t testing.TB, target Target) *world {
 func TestNewTargetIsAppliedAndReported(t *testing.T) {
 	w := newWorld(t)
 	w.promote(t, verA)
-	w.puppet.during = func(job Job) {
-		if s := w.etcd.status(t); s.Phase != Running || s.LastRun != job.ID || s.Target != verA {
+	w.puppet.during = func(job model.Job) {
+		if s := w.etcd.status(t); s.Phase != model.Running || s.LastRun != job.ID || s.Target != verA {
 			t.Errorf("while Puppet is at work etcd says %+v", s)
 		}
 		if current, _ := w.content.Current(); current != "" || !w.state(t).LastGood.IsZero() {
@@ -54,11 +56,11 @@ func TestNewTargetIsAppliedAndReported(t *testing.T) {
 	}
 	same(t, "what was asked of etcd", w.etcd.calls, []string{"desire", "admit", "desire", "report"})
 	s := w.etcd.status(t)
-	if s.Phase != Idle || s.Outcome != Changed || s.LastGood != verA || s.Reason != ReasonUpToDate || s.LastRun != run.ID || s.Attempt != nil {
+	if s.Phase != model.Idle || s.Outcome != model.Changed || s.LastGood != verA || s.Reason != model.ReasonUpToDate || s.LastRun != run.ID || s.Attempt != nil {
 		t.Errorf("it says of itself %+v", s)
 	}
-	got, _, err := DecodeRun(w.etcd.load().Runs[run.ID])
-	if err != nil || got.Target != verA || got.Action != Take || got.Reason != ReasonNew || got.Kind != Success || got.Drift {
+	got, _, err := model.DecodeRun(w.etcd.load().Runs[run.ID])
+	if err != nil || got.Target != verA || got.Action != model.Take || got.Reason != model.ReasonNew || got.Kind != model.Success || got.Drift {
 		t.Errorf("its run is recorded as %+v: %v", got, err)
 	}
 	if len(got.Steps) < 8 {
@@ -70,12 +72,12 @@ func TestNewTargetIsAppliedAndReported(t *testing.T) {
 func TestUncompilableTargetKeepsOldOne(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, syntax)
-	if r := w.tick(t); r.Run == nil || r.Run.Kind != Untouched || r.Err != nil {
+	if r := w.tick(t); r.Run == nil || r.Run.Kind != model.Untouched || r.Err != nil {
 		t.Fatalf("%+v: %v", r.Run, r.Err)
 	}
 	w.stands(t, verA, verA)
 	s := w.etcd.status(t)
-	if s.Reason != ReasonBackoff || s.Outcome != Failed || s.Attempt == nil || s.Attempt.Started != 1 || !strings.Contains(s.Attempt.Problem.String(), "Syntax error") {
+	if s.Reason != model.ReasonBackoff || s.Outcome != model.Failed || s.Attempt == nil || s.Attempt.Started != 1 || !strings.Contains(s.Attempt.Problem.String(), "Syntax error") {
 		t.Errorf("it says of itself %+v", s)
 	}
 	w.now = w.now.Add(30 * time.Second)
@@ -87,7 +89,7 @@ func TestUncompilableTargetKeepsOldOne(t *testing.T) {
 func TestBrokenTargetIsRetriedRarely(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, syntax)
-	tried := map[Target][]time.Duration{}
+	tried := map[model.Target][]time.Duration{}
 	begin := w.now
 	for range 6 * 60 {
 		if r := w.tick(t); r.Run != nil {
@@ -102,20 +104,20 @@ func TestBrokenTargetIsRetriedRarely(t *testing.T) {
 	for i, at := range bad[1:] {
 		gap := at - bad[i]
 		want := 30 * time.Minute
-		if i < len(gaps) {
-			want = gaps[i]
+		if i < len(model.Gaps) {
+			want = model.Gaps[i]
 		}
 		if gap < want*9/10 || gap > want*11/10+2*time.Minute {
 			t.Fatalf("attempt %d came %s after the one before, want about %s: %v", i+2, gap, want, bad)
 		}
 	}
-	if s := w.etcd.status(t); s.Attempt == nil || s.Attempt.Target != syntax || s.Attempt.Started != len(bad) || s.Reason != ReasonStuck {
+	if s := w.etcd.status(t); s.Attempt == nil || s.Attempt.Target != syntax || s.Attempt.Started != len(bad) || s.Reason != model.ReasonStuck {
 		t.Errorf("after %d attempts it says of itself %s: %+v", len(bad), s.Reason, s.Attempt)
 	}
 	w.promote(t, verA)
 	w.tick(t)
 	w.promote(t, syntax)
-	if r := w.tick(t); r.Run == nil || r.Run.Reason != ReasonNew {
+	if r := w.tick(t); r.Run == nil || r.Run.Reason != model.ReasonNew {
 		t.Error("promoted anew after a rollback, a target does not begin with a fresh count")
 	}
 }
@@ -126,14 +128,14 @@ func TestPartialRunStaysOnNewTarget(t *testing.T) {
 	w.promote(t, halfway)
 	w.tick(t)
 	w.stands(t, verA, halfway)
-	if s := w.etcd.status(t); s.Reason != ReasonBackoff || s.Enforcing != halfway || s.LastGood != verA || s.Attempt.Kind != Between {
+	if s := w.etcd.status(t); s.Reason != model.ReasonBackoff || s.Enforcing != halfway || s.LastGood != verA || s.Attempt.Kind != model.Between {
 		t.Errorf("it says of itself %+v", s)
 	}
 
 	w.etcd.disconnect()
 	w.now = w.now.Add(2 * time.Minute)
 	r := w.tick(t)
-	if !r.Unreachable || r.Run == nil || r.Run.Target != halfway || r.Decision.Blocked.Reason != ReasonUnreachable {
+	if !r.Unreachable || r.Run == nil || r.Run.Target != halfway || r.Decision.Blocked.Reason != model.ReasonUnreachable {
 		t.Errorf("without etcd it did %+v", r)
 	}
 	w.stands(t, verA, halfway)
@@ -143,7 +145,7 @@ func TestPartialRunStaysOnNewTarget(t *testing.T) {
 
 	w.etcd.reconnect()
 	w.promote(t, verA)
-	if run := w.good(t); run.Target != verA || run.Reason != ReasonReturn || run.Drift {
+	if run := w.good(t); run.Target != verA || run.Reason != model.ReasonReturn || run.Drift {
 		t.Errorf("the way back was %+v", run)
 	}
 	w.stands(t, verA, verA)
@@ -156,24 +158,24 @@ func TestPartialRunStaysOnNewTarget(t *testing.T) {
 // A data change for one role must not start Puppet on every machine of the fleet.
 func TestTargetWithSameLayersNeedsNoPuppet(t *testing.T) {
 	w := newWorld(t)
-	w.content.concerns = func(Target) string { return "the layers of web1" }
+	w.content.concerns = func(model.Target) string { return "the layers of web1" }
 	w.promote(t, verA)
 	w.good(t)
 	w.now = w.now.Add(time.Minute)
 
 	newer := verA
-	newer.Data, newer.DataDigest = 8, digest([]byte("for another role"))
+	newer.Data, newer.DataDigest = 8, model.Digest([]byte("for another role"))
 	w.promote(t, newer)
 	if r := w.idle(t); r.Err != nil || r.Run != nil {
 		t.Fatalf("%+v", r)
 	}
 	w.stands(t, newer, newer)
-	if s := w.etcd.status(t); s.LastGood != newer || s.Reason != ReasonUpToDate || !s.RanAt.Equal(start) {
+	if s := w.etcd.status(t); s.LastGood != newer || s.Reason != model.ReasonUpToDate || !s.RanAt.Equal(start) {
 		t.Errorf("it says of itself %+v", s)
 	}
 
 	w.content.concerns = nil
-	newer.Data, newer.DataDigest = 9, digest([]byte("for this role"))
+	newer.Data, newer.DataDigest = 9, model.Digest([]byte("for this role"))
 	w.promote(t, newer)
 	if run := w.good(t); run.Target != newer {
 		t.Errorf("layers that do concern the node were not applied: %+v", run)
@@ -182,10 +184,10 @@ func TestTargetWithSameLayersNeedsNoPuppet(t *testing.T) {
 
 // A target that changes nothing for a node must not erase that its last run failed, or was interrupted: the node would count as converged.
 func TestFailureOutlivesTargetWithSameLayers(t *testing.T) {
-	for name, during := range map[string]func(Job){"failed": nil, "killed": func(Job) { panic("killed") }} {
+	for name, during := range map[string]func(model.Job){"failed": nil, "killed": func(model.Job) { panic("killed") }} {
 		t.Run(name, func(t *testing.T) {
 			w := newWorld(t)
-			w.content.concerns = func(Target) string { return "the layers of web1" }
+			w.content.concerns = func(model.Target) string { return "the layers of web1" }
 			w.promote(t, verA)
 			w.good(t)
 			w.puppet.during, w.puppet.result = during, failing
@@ -195,16 +197,16 @@ func TestFailureOutlivesTargetWithSameLayers(t *testing.T) {
 			}()
 			w.content.held, w.puppet.during = 0, nil
 			newer := verA
-			newer.Data, newer.DataDigest = 8, digest([]byte("for another role"))
+			newer.Data, newer.DataDigest = 8, model.Digest([]byte("for another role"))
 			w.promote(t, newer)
-			if r := w.tick(t); r.Run == nil || r.Run.Target != newer || r.Run.Outcome != Failed {
+			if r := w.tick(t); r.Run == nil || r.Run.Target != newer || r.Run.Outcome != model.Failed {
 				t.Fatalf("the target counts as applied: %+v", r)
 			}
-			w.looks(t, FailedState)
+			w.looks(t, model.FailedState)
 			w.now, w.puppet.result = w.now.Add(2*time.Minute), nil
 			w.good(t)
 			w.stands(t, newer, newer)
-			w.looks(t, Converged)
+			w.looks(t, model.Converged)
 		})
 	}
 }
@@ -212,7 +214,7 @@ func TestFailureOutlivesTargetWithSameLayers(t *testing.T) {
 // An assignment of the target in place, for example of another agent, begins attempts afresh, and must not hide that the last run failed or was
 // killed. The same holds if the run that it makes due does not begin.
 func TestAssignmentRepeatsFailedEnforcement(t *testing.T) {
-	for name, during := range map[string]func(Job){"failed": nil, "killed": func(Job) { panic("killed") }} {
+	for name, during := range map[string]func(model.Job){"failed": nil, "killed": func(model.Job) { panic("killed") }} {
 		t.Run(name, func(t *testing.T) {
 			w := fleetOn(t, verA)
 			w.puppet.during, w.puppet.result = during, failing
@@ -221,33 +223,33 @@ func TestAssignmentRepeatsFailedEnforcement(t *testing.T) {
 				w.tick(t, Options{Force: true})
 			}()
 			w.content.held, w.puppet.during = 0, nil
-			w.etcd.operator(t, func(d *Desired) { d.Assigned = &Assignment{ID: "r1", Target: verA, Epoch: d.Gate.Epoch} })
-			w.puppet.result = func(Job) (Result, error) {
-				return Result{Kind: Untouched, Outcome: Failed, Problem: Problem{Code: PuppetServerAway}}, nil
+			w.etcd.operator(t, func(d *model.Desired) { d.Assigned = &model.Assignment{ID: "r1", Target: verA, Epoch: d.Gate.Epoch} })
+			w.puppet.result = func(model.Job) (model.Result, error) {
+				return model.Result{Kind: model.Untouched, Outcome: model.Failed, Problem: model.Problem{Code: model.PuppetServerAway}}, nil
 			}
 			w.tick(t)
-			if s := w.etcd.status(t); Look(&s, w.etcd.load().Desired, w.now).State != FailedState {
+			if s := w.etcd.status(t); model.Look(&s, w.etcd.load().Desired, w.now).State != model.FailedState {
 				t.Errorf("it counts as sound: %+v", s)
 			}
 			if len(w.puppet.jobs) != 1 || w.attempt(t, verA) == nil {
 				t.Fatalf("the enforcement was not repeated, or is forgotten: %+v", w.state(t))
 			}
-			w.now, w.puppet.result = w.now.Add(awayGap+time.Second), nil
+			w.now, w.puppet.result = w.now.Add(model.AwayGap+time.Second), nil
 			w.good(t)
-			w.looks(t, Converged)
+			w.looks(t, model.Converged)
 		})
 	}
 }
 
-func failing(Job) (Result, error) {
-	return Result{Kind: Between, Outcome: Failed, Problem: Problem{Code: HookFailed, Text: "File[/etc/motd] failed"}}, nil
+func failing(model.Job) (model.Result, error) {
+	return model.Result{Kind: model.Between, Outcome: model.Failed, Problem: model.Problem{Code: model.HookFailed, Text: "File[/etc/motd] failed"}}, nil
 }
 
 // looks fails the test unless operators see this state of the node.
-func (w *world) looks(t *testing.T, want NodeState) {
+func (w *world) looks(t *testing.T, want model.NodeState) {
 	t.Helper()
 	s := w.etcd.status(t)
-	if v := Look(&s, w.etcd.load().Desired, w.now); v.State != want || v.Failing != (want == FailedState) {
+	if v := model.Look(&s, w.etcd.load().Desired, w.now); v.State != want || v.Failing != (want == model.FailedState) {
 		t.Errorf("it is %s: %s, failing %t, want %s", v.State, v.Sentence(), v.Failing, want)
 	}
 }
@@ -255,13 +257,13 @@ func (w *world) looks(t *testing.T, want NodeState) {
 // A node between two targets is on neither: equal layers prove nothing.
 func TestNodeBetweenTargetsAppliesSameLayers(t *testing.T) {
 	w := newWorld(t)
-	w.content.concerns = func(Target) string { return "the layers of web1" }
+	w.content.concerns = func(model.Target) string { return "the layers of web1" }
 	w.promote(t, verA)
 	w.good(t)
 	w.promote(t, halfway)
 	w.tick(t)
 	back := verA
-	back.Data, back.DataDigest = 8, digest([]byte("for another role"))
+	back.Data, back.DataDigest = 8, model.Digest([]byte("for another role"))
 	w.promote(t, back)
 	if run := w.good(t); run.Target != back {
 		t.Errorf("%+v", run)
@@ -271,17 +273,17 @@ func TestNodeBetweenTargetsAppliesSameLayers(t *testing.T) {
 
 // An abort during a download must reach the node before Puppet starts.
 func TestChangedDesireStopsTickBeforeApply(t *testing.T) {
-	for _, open := range []Target{verB, verA} { // take, enforce
+	for _, open := range []model.Target{verB, verA} { // take, enforce
 		w := fleetOn(t, verA)
 		w.promote(t, open)
 		w.now = w.now.Add(time.Hour)
 		w.etcd.onAdmit = func() error {
-			w.etcd.operator(t, func(d *Desired) { d.Default = verC })
+			w.etcd.operator(t, func(d *model.Desired) { d.Default = verC })
 			return nil
 		}
 		before := w.files(t)
 		r := w.idle(t)
-		if r.Err != nil || r.Run != nil || r.Decision.Action == Nothing {
+		if r.Err != nil || r.Run != nil || r.Decision.Action == model.Nothing {
 			t.Errorf("%+v", r)
 		}
 		after := w.files(t)
@@ -291,7 +293,7 @@ func TestChangedDesireStopsTickBeforeApply(t *testing.T) {
 				t.Errorf("%s changed to %s", name, after[name])
 			}
 		}
-		if s := w.etcd.status(t); s.Phase != Idle || s.Attempt != nil {
+		if s := w.etcd.status(t); s.Phase != model.Idle || s.Attempt != nil {
 			t.Errorf("it says of itself %+v", s)
 		}
 		w.etcd.reconnect()
@@ -304,7 +306,7 @@ func TestChangedDesireStopsTickBeforeApply(t *testing.T) {
 // Without confirmation by etcd, a node must not start a new target. It must keep enforcing the target in place.
 func TestEtcdLostBeforeAdmission(t *testing.T) {
 	faults := map[string]func() error{
-		"unreachable":   func() error { return fmt.Errorf("timeout: %w", ErrUnreachable) },
+		"unreachable":   func() error { return fmt.Errorf("timeout: %w", model.ErrUnreachable) },
 		"out of space":  func() error { return errors.New("etcd has no space left") },
 		"not permitted": func() error { return errors.New("permission denied") },
 	}
@@ -314,7 +316,7 @@ func TestEtcdLostBeforeAdmission(t *testing.T) {
 			w.now = w.now.Add(time.Hour)
 			w.etcd.onAdmit, w.etcd.onReport = fault, fault
 			run := w.good(t)
-			if run.Target != verA || run.Action != Enforce {
+			if run.Target != verA || run.Action != model.Enforce {
 				t.Errorf("enforcement stopped: %+v", run)
 			}
 			if runs, _ := w.disk.Spooled(9); len(runs) != 1 || runs[0].ID != run.ID {
@@ -341,10 +343,10 @@ func TestStuckNodeIsNotRunningInEtcd(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
 	for range 3 {
-		w.etcd.afterAdmit = func() error { return fmt.Errorf("timeout: %w", ErrUnreachable) }
+		w.etcd.afterAdmit = func() error { return fmt.Errorf("timeout: %w", model.ErrUnreachable) }
 		w.idle(t)
 		w.etcd.afterAdmit = nil
-		if s := w.etcd.status(t); s.Phase != Idle {
+		if s := w.etcd.status(t); s.Phase != model.Idle {
 			t.Fatalf("etcd says %s", s.Phase)
 		}
 		w.now = w.now.Add(time.Second)
@@ -372,7 +374,7 @@ func TestSpooledRunsAreSentOldestFirst(t *testing.T) {
 	var sent []string
 	for range maxSpooled / spooledPerTick {
 		had := w.etcd.load().Runs
-		w.now = w.now.Add(DefaultSettings().Heartbeat)
+		w.now = w.now.Add(model.DefaultSettings().Heartbeat)
 		w.agent.Settings.EnforceInterval = 1000 * time.Hour
 		w.idle(t)
 		var fresh []string
@@ -390,7 +392,7 @@ func TestSpooledRunsAreSentOldestFirst(t *testing.T) {
 	if left, _ := w.disk.Spooled(1000); len(left) != 0 {
 		t.Errorf("%d records are still spooled", len(left))
 	}
-	if n := len(w.etcd.load().Runs); n > maxRunsKept {
+	if n := len(w.etcd.load().Runs); n > model.MaxRunsKept {
 		t.Errorf("etcd keeps %d records of one node", n)
 	}
 }
@@ -398,15 +400,15 @@ func TestSpooledRunsAreSentOldestFirst(t *testing.T) {
 func TestFailedReportLosesNothing(t *testing.T) {
 	w := newWorld(t)
 	w.promote(t, verA)
-	w.etcd.onReport = func() error { return fmt.Errorf("timeout: %w", ErrUnreachable) }
+	w.etcd.onReport = func() error { return fmt.Errorf("timeout: %w", model.ErrUnreachable) }
 	r := w.tick(t)
-	if r.Err != nil || !r.Unreachable || r.Run.Outcome != Changed {
+	if r.Err != nil || !r.Unreachable || r.Run.Outcome != model.Changed {
 		t.Fatalf("%+v", r)
 	}
 	w.etcd.reconnect()
 	w.now = w.now.Add(time.Second)
 	w.idle(t)
-	if s := w.etcd.status(t); s.LastRun != r.Run.ID || s.Outcome != Changed || s.Phase != Idle {
+	if s := w.etcd.status(t); s.LastRun != r.Run.ID || s.Outcome != model.Changed || s.Phase != model.Idle {
 		t.Errorf("etcd has the status %+v", s)
 	}
 	if w.etcd.load().Runs[r.Run.ID] == nil {
@@ -436,11 +438,11 @@ func TestIdleTickCostsOneReadAndHeartbeatOneWrite(t *testing.T) {
 	// A rollout waits for a report after the settle time: a node that took its target reports within a minute, but not for the whole rollout.
 	// One that waits for a job does not.
 	turn := 0
-	assign := func(kind AssignmentKind) {
+	assign := func(kind model.AssignmentKind) {
 		turn++
-		w.etcd.operator(t, func(d *Desired) {
-			d.Job = &LiveJob{"r"}
-			d.Assigned = &Assignment{ID: fmt.Sprint("r.", turn), Kind: kind, Rollout: "r", Target: d.Default, Epoch: d.Gate.Epoch}
+		w.etcd.operator(t, func(d *model.Desired) {
+			d.Job = &model.LiveJob{ID: "r"}
+			d.Assigned = &model.Assignment{ID: fmt.Sprint("r.", turn), Kind: kind, Rollout: "r", Target: d.Default, Epoch: d.Gate.Epoch}
 		})
 		w.idle(t)
 	}
@@ -454,27 +456,27 @@ func TestIdleTickCostsOneReadAndHeartbeatOneWrite(t *testing.T) {
 		}
 		return count
 	}
-	assign(AssignTake)
+	assign(model.AssignTake)
 	same(t, "reports of a node that took its target", reports(29), 29)
 	same(t, "its reports an hour later", reports(60), 12)
-	assign(AssignTake)
+	assign(model.AssignTake)
 	same(t, "reports of the next turn", reports(10), 10)
-	assign(AssignWait)
+	assign(model.AssignWait)
 	same(t, "reports of a node that waits for a job", reports(60), 12)
 }
 
 // A hold that is lost with the network would let Puppet run on a machine that an operator is repairing.
 func TestHoldCountsWithoutEtcd(t *testing.T) {
 	w := fleetOn(t, verA)
-	hold := func(holds ...Hold) { w.etcd.operator(t, func(d *Desired) { d.Holds = holds }) }
+	hold := func(holds ...model.Hold) { w.etcd.operator(t, func(d *model.Desired) { d.Holds = holds }) }
 	hold(stop)
 	w.idle(t)
-	if s := w.etcd.status(t); s.Reason != ReasonStopped || s.Hold == nil || s.Hold.Why != stop.Why {
+	if s := w.etcd.status(t); s.Reason != model.ReasonStopped || s.Hold == nil || s.Hold.Why != stop.Why {
 		t.Errorf("it says of itself %+v", s)
 	}
 	w.etcd.disconnect()
 	w.now = w.now.Add(time.Hour)
-	if r := w.idle(t, Options{Force: true}); r.Decision.Reason != ReasonStopped {
+	if r := w.idle(t, Options{Force: true}); r.Decision.Reason != model.ReasonStopped {
 		t.Errorf("offline: %s", r.Decision.Reason)
 	}
 	w.etcd.reconnect()
@@ -501,11 +503,11 @@ func TestUnverifiedRunIsNotLastGood(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, unverified)
 	r := w.tick(t)
-	if r.Err != nil || r.Run.Kind != Between || r.Run.Outcome != Failed || !strings.Contains(r.Run.Problem.String(), "validate.d/10-web says no") {
+	if r.Err != nil || r.Run.Kind != model.Between || r.Run.Outcome != model.Failed || !strings.Contains(r.Run.Problem.String(), "validate.d/10-web says no") {
 		t.Fatalf("%+v: %v", r.Run, r.Err)
 	}
 	w.stands(t, verA, unverified)
-	if s := w.etcd.status(t); s.Outcome != Failed || s.Attempt == nil || !strings.Contains(s.Attempt.Problem.String(), "validate.d") {
+	if s := w.etcd.status(t); s.Outcome != model.Failed || s.Attempt == nil || !strings.Contains(s.Attempt.Problem.String(), "validate.d") {
 		t.Errorf("it says of itself %+v", s)
 	}
 }
@@ -514,9 +516,9 @@ func TestUnverifiedRunIsNotLastGood(t *testing.T) {
 func TestTargetThatCutsOffEtcdIsNotLastGood(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
-	w.puppet.during = func(Job) { w.etcd.disconnect() }
+	w.puppet.during = func(model.Job) { w.etcd.disconnect() }
 	r := w.tick(t)
-	if !r.Unreachable || r.Run.Kind != Between || !strings.Contains(r.Run.Problem.String(), "etcd answered before the run") {
+	if !r.Unreachable || r.Run.Kind != model.Between || !strings.Contains(r.Run.Problem.String(), "etcd answered before the run") {
 		t.Fatalf("%+v", r)
 	}
 	w.stands(t, verA, verB)
@@ -534,19 +536,19 @@ func TestTargetThatCutsOffEtcdIsNotLastGood(t *testing.T) {
 func TestFailedStageCountsAndChangesNothing(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
-	w.content.onStage = func(target Target) error {
+	w.content.onStage = func(target model.Target) error {
 		if target == verB {
 			return fmt.Errorf("cannot unpack: %w", &os.PathError{Op: "write", Path: "site.pp", Err: syscall.ENOSPC})
 		}
 		return nil
 	}
 	r := w.idle(t)
-	if r.Err != nil || r.Run == nil || r.Run.Kind != Untouched || !strings.Contains(r.Run.Problem.String(), "no space left on device") {
+	if r.Err != nil || r.Run == nil || r.Run.Kind != model.Untouched || !strings.Contains(r.Run.Problem.String(), "no space left on device") {
 		t.Fatalf("%+v: %v", r.Run, r.Err)
 	}
 	w.stands(t, verA, verA)
 	s := w.etcd.status(t)
-	if s.Attempt == nil || s.Attempt.Started != 1 || s.Attempt.Target != verB || !strings.Contains(s.Attempt.Problem.String(), "no space left") || s.Reason != ReasonBackoff {
+	if s.Attempt == nil || s.Attempt.Started != 1 || s.Attempt.Target != verB || !strings.Contains(s.Attempt.Problem.String(), "no space left") || s.Reason != model.ReasonBackoff {
 		t.Errorf("it says of itself %+v", s)
 	}
 	if w.etcd.load().Runs[r.Run.ID] == nil {
@@ -570,7 +572,7 @@ func TestStoppedStageIsNoAttempt(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
 	ctx, cancel := context.WithCancel(t.Context())
-	w.content.onStage = func(Target) error { cancel(); return ctx.Err() }
+	w.content.onStage = func(model.Target) error { cancel(); return ctx.Err() }
 	before := w.state(t)
 	if r := w.agent.Tick(ctx, Options{}); r.Run != nil || !errors.Is(r.Err, context.Canceled) {
 		t.Errorf("%+v", r)
@@ -599,7 +601,7 @@ func TestTickStoppedBeforePuppetChangesNothing(t *testing.T) {
 		after := w.state(t)
 		after.Sequence = before.Sequence
 		same(t, "the state, stopped during "+at, after, before)
-		if now := w.etcd.status(t); at == "desire" && now != earlier || now.Phase != Idle || now.Attempt != nil || now.Reason == ReasonUnreadable {
+		if now := w.etcd.status(t); at == "desire" && now != earlier || now.Phase != model.Idle || now.Attempt != nil || now.Reason == model.ReasonUnreadable {
 			t.Errorf("stopped during %s, its status is %+v", at, now)
 		}
 		w.etcd.afterAdmit = nil
@@ -615,7 +617,7 @@ func TestRivalsAreReported(t *testing.T) {
 	w.agent.Rivals = func(context.Context) (string, error) { return "/etc/cron.d/puppet", nil }
 	w.promote(t, verB)
 	w.good(t)
-	if s := w.etcd.status(t); s.Rivals != "/etc/cron.d/puppet" || !strings.Contains(RivalsWords(s.Rivals), "/etc/cron.d/puppet") {
+	if s := w.etcd.status(t); s.Rivals != "/etc/cron.d/puppet" || !strings.Contains(model.RivalsWords(s.Rivals), "/etc/cron.d/puppet") {
 		t.Errorf("it reports %+v", s)
 	}
 	w.agent.Rivals = func(context.Context) (string, error) {
@@ -632,7 +634,7 @@ func TestRivalsAreReported(t *testing.T) {
 	w.agent.Rivals = func(context.Context) (string, error) { return "", nil }
 	w.promote(t, syntax)
 	w.tick(t)
-	if s := w.etcd.status(t); s.Rivals != "" || s.Outcome != Failed {
+	if s := w.etcd.status(t); s.Rivals != "" || s.Outcome != model.Failed {
 		t.Errorf("after their removal it reports %+v", s)
 	}
 }
@@ -660,13 +662,13 @@ func TestUnscheduledIsReported(t *testing.T) {
 // killed, the next agent must.
 func TestDamageOfAnyRunIsRestored(t *testing.T) {
 	damage := errors.New("the list is gone (it was put back)")
-	for name, kind := range map[string]Kind{"2.0.0": Between, "halfway": Between, "syntax": Untouched} {
+	for name, kind := range map[string]model.Kind{"2.0.0": model.Between, "halfway": model.Between, "syntax": model.Untouched} {
 		w := fleetOn(t, verA)
-		w.promote(t, Target{Release: name, Tree: verB.Tree})
+		w.promote(t, model.Target{Release: name, Tree: verB.Tree})
 		w.machine.damage = damage
 		verified := w.machine.verified
 		r := w.tick(t)
-		if r.Run == nil || r.Run.Kind != kind || r.Run.Outcome != Failed || !strings.Contains(r.Run.Problem.String(), damage.Error()) {
+		if r.Run == nil || r.Run.Kind != kind || r.Run.Outcome != model.Failed || !strings.Contains(r.Run.Problem.String(), damage.Error()) {
 			t.Errorf("%s: %+v", name, r.Run)
 		}
 		if w.machine.pending || w.machine.verified != verified {
@@ -679,7 +681,7 @@ func TestDamageOfAnyRunIsRestored(t *testing.T) {
 		t.Errorf("a noop that changed something: %+v", r)
 	}
 	w.machine.pending, w.machine.damage = true, damage // the agent was killed
-	w.content.onStage = func(Target) error {
+	w.content.onStage = func(model.Target) error {
 		if w.machine.pending {
 			t.Error("who may sign was asked of what the run left behind")
 		}
@@ -698,8 +700,8 @@ func TestStopDuringVerificationLeavesRunOpen(t *testing.T) {
 		if at == "its own checks" {
 			w.machine.during = func() error { cancel(); return errors.New("signal: killed") }
 		} else {
-			w.puppet.during = func(Job) {
-				w.etcd.onDesire = func() error { cancel(); return fmt.Errorf("%w: stopped", ErrUnreachable) }
+			w.puppet.during = func(model.Job) {
+				w.etcd.onDesire = func() error { cancel(); return fmt.Errorf("%w: stopped", model.ErrUnreachable) }
 			}
 		}
 		r := w.agent.Tick(ctx, Options{})
@@ -707,7 +709,7 @@ func TestStopDuringVerificationLeavesRunOpen(t *testing.T) {
 		if !errors.Is(r.Err, context.Canceled) || s.OpenRun == "" || s.Enforcing != verB || s.LastGood != verA || r.Unreachable {
 			t.Errorf("during %s: %+v, %+v", at, r, s)
 		}
-		if a := s.attempt(verB); a == nil || a.Finished != 0 || w.etcd.status(t).Phase != Idle {
+		if a := s.Attempt(verB); a == nil || a.Finished != 0 || w.etcd.status(t).Phase != model.Idle {
 			t.Errorf("during %s: its attempts are %+v", at, a)
 		}
 		w.machine.during, w.puppet.during = nil, nil
@@ -722,7 +724,7 @@ func TestStopDuringVerificationLeavesRunOpen(t *testing.T) {
 func TestMissingTreeWithoutEtcdIsNoAttempt(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
-	w.content.onStage = func(Target) error { return fmt.Errorf("chunk 3: %w", ErrUnreachable) }
+	w.content.onStage = func(model.Target) error { return fmt.Errorf("chunk 3: %w", model.ErrUnreachable) }
 	before := w.state(t)
 	if r := w.idle(t); r.Run != nil || !r.Unreachable || r.Decision.Wanted != verB || !strings.Contains(r.Decision.Sentence(), "chunk 3") {
 		t.Errorf("%+v", r)
@@ -734,14 +736,14 @@ func TestMissingTreeWithoutEtcdIsNoAttempt(t *testing.T) {
 func TestUnfetchableTargetKeepsEnforcing(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
-	w.content.onStage = func(target Target) error {
+	w.content.onStage = func(target model.Target) error {
 		if target == verB {
-			return fmt.Errorf("chunk 3: %w", ErrUnreachable)
+			return fmt.Errorf("chunk 3: %w", model.ErrUnreachable)
 		}
 		return nil
 	}
 	w.now = w.now.Add(time.Hour)
-	if run := w.good(t); run.Target != verA || run.Action != Enforce {
+	if run := w.good(t); run.Target != verA || run.Action != model.Enforce {
 		t.Errorf("it ran %+v", run)
 	}
 	w.stands(t, verA, verA)
@@ -770,7 +772,7 @@ func TestPreviousGoodTargetIsKept(t *testing.T) {
 func TestDriftIsReported(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.now = w.now.Add(time.Hour)
-	if run := w.good(t); run.Drift || run.Outcome != Unchanged {
+	if run := w.good(t); run.Drift || run.Outcome != model.Unchanged {
 		t.Errorf("nothing drifted: %+v", run)
 	}
 	if err := w.puppet.apply("edited by hand"); err != nil {
@@ -778,10 +780,10 @@ func TestDriftIsReported(t *testing.T) {
 	}
 	w.now = w.now.Add(time.Hour)
 	run := w.good(t)
-	if !run.Drift || run.Outcome != Changed {
+	if !run.Drift || run.Outcome != model.Changed {
 		t.Errorf("drift is not seen: %+v", run)
 	}
-	if got, _, err := DecodeRun(w.etcd.load().Runs[run.ID]); err != nil || !got.Drift {
+	if got, _, err := model.DecodeRun(w.etcd.load().Runs[run.ID]); err != nil || !got.Drift {
 		t.Errorf("the record does not say that it was drift: %v", err)
 	}
 }
@@ -793,11 +795,11 @@ func TestOtherCodeOfPuppetServerIsNoDrift(t *testing.T) {
 		code  string
 		drift bool
 	}{{"ghi", true}, {"ghi", true}, {"jkl", false}, {"jkl", true}, {"", false}, {"", true}} { // the first one follows a run without server
-		w.puppet.result = func(Job) (Result, error) {
-			return Result{Kind: Success, Outcome: Changed, Served: &Served{Environment: "v2", Code: c.code}}, nil
+		w.puppet.result = func(model.Job) (model.Result, error) {
+			return model.Result{Kind: model.Success, Outcome: model.Changed, Served: &model.Served{Environment: "v2", Code: c.code}}, nil
 		}
 		w.now = w.now.Add(time.Hour)
-		if run := w.good(t); run.Drift != c.drift || run.Outcome != Changed {
+		if run := w.good(t); run.Drift != c.drift || run.Outcome != model.Changed {
 			t.Errorf("code %q: drift %t, %s", c.code, run.Drift, run.Outcome)
 		}
 	}
@@ -808,8 +810,8 @@ func TestRetryIsNoDrift(t *testing.T) {
 	w := newWorld(t)
 	w.promote(t, halfway)
 	w.tick(t)
-	w.puppet.result = func(job Job) (Result, error) {
-		return Result{Kind: Between, Outcome: Changed, Noop: job.Noop}, nil
+	w.puppet.result = func(job model.Job) (model.Result, error) {
+		return model.Result{Kind: model.Between, Outcome: model.Changed, Noop: job.Noop}, nil
 	}
 	if r := w.tick(t, Options{Noop: true}); r.Run.Drift {
 		t.Error("a noop run of a target that never was in place is called drift")
@@ -822,7 +824,7 @@ func TestRetryIsNoDrift(t *testing.T) {
 
 // A noop run must not change anything.
 func TestNoopNeverCommits(t *testing.T) {
-	for _, wanted := range []Target{verA, verB} {
+	for _, wanted := range []model.Target{verA, verB} {
 		w := fleetOn(t, verA)
 		w.promote(t, wanted)
 		before := w.state(t)
@@ -835,10 +837,10 @@ func TestNoopNeverCommits(t *testing.T) {
 		}
 		same(t, "the state", w.state(t), before)
 		w.stands(t, verA, verA)
-		if s := w.etcd.status(t); s.LastGood != verA || s.LastRun == r.Run.ID || s.Phase != Idle {
+		if s := w.etcd.status(t); s.LastGood != verA || s.LastRun == r.Run.ID || s.Phase != model.Idle {
 			t.Errorf("it says of itself %+v", s)
 		}
-		if got, _, err := DecodeRun(w.etcd.load().Runs[r.Run.ID]); err != nil || !got.Noop {
+		if got, _, err := model.DecodeRun(w.etcd.load().Runs[r.Run.ID]); err != nil || !got.Noop {
 			t.Errorf("its record: %+v: %v", got, err)
 		}
 	}
@@ -846,13 +848,13 @@ func TestNoopNeverCommits(t *testing.T) {
 
 // A part of a target that counted would never be completed.
 func TestPartialRunNeverCommits(t *testing.T) {
-	part := Part{Tags: []string{"ntp"}}
-	for _, wanted := range []Target{verA, verB} {
+	part := model.Part{Tags: []string{"ntp"}}
+	for _, wanted := range []model.Target{verA, verB} {
 		w := fleetOn(t, verA)
 		w.promote(t, wanted)
 		before := w.state(t)
 		before.Sequence++
-		w.puppet.during = func(Job) { // a crash here leaves a status that says that Puppet runs
+		w.puppet.during = func(model.Job) { // a crash here leaves a status that says that Puppet runs
 			if last, err := w.disk.LoadReported(); err != nil || last.Fingerprint != "" {
 				t.Errorf("the next tick would not report: %+v, %v", last, err)
 			}
@@ -865,26 +867,28 @@ func TestPartialRunNeverCommits(t *testing.T) {
 			t.Error("a run that changes the machine did not ask for admission")
 		}
 		same(t, "the state", w.state(t), before)
-		if s := w.etcd.status(t); s.LastGood != verA || s.LastRun == r.Run.ID || s.Phase != Idle {
+		if s := w.etcd.status(t); s.LastGood != verA || s.LastRun == r.Run.ID || s.Phase != model.Idle {
 			t.Errorf("it says of itself %+v", s)
 		}
-		if got, _, err := DecodeRun(w.etcd.load().Runs[r.Run.ID]); err != nil || !got.Partial() {
+		if got, _, err := model.DecodeRun(w.etcd.load().Runs[r.Run.ID]); err != nil || !got.Partial() {
 			t.Errorf("its record: %+v: %v", got, err)
 		}
 	}
 	t.Run("fails", func(t *testing.T) {
 		w := fleetOn(t, verA)
-		w.puppet.result = func(Job) (Result, error) { return Result{Kind: Between, Outcome: Failed, ExitCode: 4}, nil }
+		w.puppet.result = func(model.Job) (model.Result, error) {
+			return model.Result{Kind: model.Between, Outcome: model.Failed, ExitCode: 4}, nil
+		}
 		before := w.state(t)
 		before.Sequence++
-		if r := w.tick(t, Options{Part: part}); r.Run == nil || r.Run.Outcome != Failed {
+		if r := w.tick(t, Options{Part: part}); r.Run == nil || r.Run.Outcome != model.Failed {
 			t.Fatalf("%+v", r)
 		}
 		same(t, "the state", w.state(t), before)
 	})
 	t.Run("stopped", func(t *testing.T) {
 		w := fleetOn(t, verA)
-		w.etcd.operator(t, func(d *Desired) { d.Holds = []Hold{stop} })
+		w.etcd.operator(t, func(d *model.Desired) { d.Holds = []model.Hold{stop} })
 		w.idle(t, Options{Part: part})
 	})
 }
@@ -893,7 +897,7 @@ func TestPartialRunNeverCommits(t *testing.T) {
 func TestLookNeverCommits(t *testing.T) {
 	w := fleetOn(t, verA)
 	before := w.state(t)
-	r := w.tick(t, Options{Noop: true, Look: Target{Release: verB.Release, Tree: verB.Tree}})
+	r := w.tick(t, Options{Noop: true, Look: model.Target{Release: verB.Release, Tree: verB.Tree}})
 	if r.Err != nil || r.Run == nil || r.Run.Target.Release != verB.Release || !w.puppet.jobs[0].Noop {
 		t.Fatalf("%+v: %v", r.Run, r.Err)
 	}
@@ -916,7 +920,7 @@ func TestForceResetsAttempts(t *testing.T) {
 		t.Fatalf("%+v", a)
 	}
 	w.now = w.now.Add(time.Second)
-	if r := w.tick(t, Options{Force: true}); r.Run == nil || r.Run.Reason != ReasonForced {
+	if r := w.tick(t, Options{Force: true}); r.Run == nil || r.Run.Reason != model.ReasonForced {
 		t.Fatalf("%+v", r)
 	}
 	if a := w.attempt(t, syntax); a == nil || a.Started != 1 || a.Finished != 1 {
@@ -931,15 +935,15 @@ func TestDisabledNodeReportsReason(t *testing.T) {
 	}
 	w.promote(t, verB)
 	w.idle(t, Options{Force: true})
-	if s := w.etcd.status(t); s.Disabled != "kernel debugging" || s.Reason != ReasonDisabled {
+	if s := w.etcd.status(t); s.Disabled != "kernel debugging" || s.Reason != model.ReasonDisabled {
 		t.Errorf("it says of itself %+v", s)
 	}
 	if err := w.disk.Enable(); err != nil {
 		t.Fatal(err)
 	}
-	w.puppet.blocked = &Blocked{Code: PuppetDisabled, Text: "ask Ann"}
+	w.puppet.blocked = &model.Blocked{Code: model.PuppetDisabled, Text: "ask Ann"}
 	w.idle(t)
-	if s := w.etcd.status(t); s.Reason != ReasonPuppetBlocked || !strings.Contains(s.why().Sentence(), "ask Ann") {
+	if s := w.etcd.status(t); s.Reason != model.ReasonPuppetBlocked || !strings.Contains(s.Why().Sentence(), "ask Ann") {
 		t.Errorf("it says of itself %+v", s)
 	}
 	w.puppet.blocked = nil
@@ -950,9 +954,11 @@ func TestDisabledNodeReportsReason(t *testing.T) {
 func TestUnstartablePuppetIsUntouchedFailure(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
-	w.puppet.result = func(Job) (Result, error) { return Result{}, errors.New("cannot find puppet: install it") }
+	w.puppet.result = func(model.Job) (model.Result, error) {
+		return model.Result{}, errors.New("cannot find puppet: install it")
+	}
 	r := w.tick(t)
-	if r.Run == nil || r.Run.Kind != Untouched || !strings.Contains(r.Run.Problem.String(), "install it") {
+	if r.Run == nil || r.Run.Kind != model.Untouched || !strings.Contains(r.Run.Problem.String(), "install it") {
 		t.Fatalf("%+v", r)
 	}
 	w.stands(t, verA, verA)
@@ -997,7 +1003,7 @@ func TestUnreadableValueIsReported(t *testing.T) {
 	if w.etcd.count("admit") > 0 {
 		t.Error("it asked for admission of what it can't read")
 	}
-	if s := w.etcd.status(t); s.Reason != ReasonUnreadable || !strings.Contains(s.why().Sentence(), "format 9") {
+	if s := w.etcd.status(t); s.Reason != model.ReasonUnreadable || !strings.Contains(s.Why().Sentence(), "format 9") {
 		t.Errorf("it says of itself %+v", s)
 	}
 }
@@ -1043,18 +1049,18 @@ func TestHeartbeatFromTheFutureIsRepeated(t *testing.T) {
 func TestInterruptedRunIsRepeated(t *testing.T) {
 	w := fleetOn(t, verA)
 	w.promote(t, verB)
-	w.puppet.during = func(Job) { panic("killed") }
+	w.puppet.during = func(model.Job) { panic("killed") }
 	func() {
 		defer func() { _ = recover() }()
 		w.tick(t)
 	}()
 	w.content.held, w.puppet.during = 0, nil
 	s := w.state(t)
-	if a := s.attempt(verB); s.OpenRun == "" || a == nil || !a.Open {
+	if a := s.Attempt(verB); s.OpenRun == "" || a == nil || !a.Open {
 		t.Fatalf("%+v", s)
 	}
 	w.now = w.now.Add(time.Second)
-	if run := w.good(t); run.Reason != ReasonInterrupted || run.Target != verB {
+	if run := w.good(t); run.Reason != model.ReasonInterrupted || run.Target != verB {
 		t.Errorf("%+v", run)
 	}
 	w.stands(t, verB, verB)

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"pulley/internal/model"
 )
 
 // watching returns a node that watches others for an hour, and has watched long enough.
@@ -20,7 +22,7 @@ func watching(t *testing.T) *world {
 	w.hosts.signs(t)
 	w.promote(t, verA)
 	w.good(t)
-	for range 2 * signs {
+	for range 2 * model.Signs {
 		w.now = w.now.Add(15 * time.Minute)
 		w.hosts.signs(t)
 		w.idle(t)
@@ -34,7 +36,7 @@ func (w *world) until(t *testing.T, each func()) time.Duration {
 	for begin := w.now; w.now.Sub(begin) < 24*time.Hour; w.now = w.now.Add(5 * time.Minute) {
 		each()
 		if r := w.tick(t); len(w.puppet.jobs) > 0 {
-			same(t, "the reason", r.Run.Reason, ReasonHosts)
+			same(t, "the reason", r.Run.Reason, model.ReasonHosts)
 			return w.now.Sub(begin)
 		}
 	}
@@ -79,7 +81,7 @@ func TestNobodyIsDeadWhileTheNodeSeesNothing(t *testing.T) {
 			w.etcd.reconnect()
 		},
 		"the list is not readable": func(t *testing.T, w *world) {
-			w.hosts.onFetch = func() error { return fmt.Errorf("cut off: %w", ErrUnreachable) }
+			w.hosts.onFetch = func() error { return fmt.Errorf("cut off: %w", model.ErrUnreachable) }
 			for range 50 {
 				w.now = w.now.Add(5 * time.Minute)
 				lives(t, w)
@@ -96,7 +98,7 @@ func TestNobodyIsDeadWhileTheNodeSeesNothing(t *testing.T) {
 			}
 		},
 		"etcd was restored": func(t *testing.T, w *world) {
-			w.etcd.operator(t, func(d *Desired) { d.Revision = 2 })
+			w.etcd.operator(t, func(d *model.Desired) { d.Revision = 2 })
 			c := w.etcd.load()
 			c.Signed, c.List = 1, c.List+7
 			if err := w.etcd.save(c); err != nil {
@@ -145,7 +147,7 @@ func TestNodesAreAliveUntilTheNodeWatchedForTheTime(t *testing.T) {
 	w.promote(t, verC)
 	w.good(t)
 	same(t, "without hosts.alive", w.sees(t), "controller1")
-	if watch := w.state(t).Hosts.Watch; watch != (Watch{}) {
+	if watch := w.state(t).Hosts.Watch; watch != (model.Watch{}) {
 		t.Errorf("without hosts.alive, the node remembers %+v", watch)
 	}
 }
@@ -168,7 +170,7 @@ func TestSignsOfLifeAreFew(t *testing.T) {
 			}
 		}
 		reports := hours * int(time.Hour/min(heartbeat, 15*time.Minute))
-		if counts["desire"] != hours*60 || counts["hosts"] != hours*signs || counts["export"] != hours*signs || counts["report"] > reports+2 {
+		if counts["desire"] != hours*60 || counts["hosts"] != hours*model.Signs || counts["export"] != hours*model.Signs || counts["report"] > reports+2 {
 			t.Errorf("heartbeat %s: the ticks of %d hours make %v", heartbeat, hours, counts)
 		}
 		same(t, "changes of the host list", w.etcd.load().List, list)

@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"pulley/internal/model"
 )
 
 // codes returns the constants of a type from the source: each new one needs a sentence.
@@ -46,12 +48,14 @@ func TestEveryCodeHasASentenceAndIsDocumented(t *testing.T) {
 		file, kind string
 		sentence   func(code string) string
 	}{
-		{"reason.go", "Reason", func(code string) string { return Cause{Reason: Reason(code)}.Sentence() }},
-		{"reason.go", "ProblemCode", func(code string) string { return Problem{Code: ProblemCode(code), Text: "no space"}.String() }},
-		{"reason.go", "BlockCode", func(code string) string {
-			return string((&Blocked{Code: BlockCode(code), Text: "no space"}).words())
+		{"../internal/model/reason.go", "Reason", func(code string) string { return model.Cause{Reason: model.Reason(code)}.Sentence() }},
+		{"../internal/model/reason.go", "ProblemCode", func(code string) string {
+			return model.Problem{Code: model.ProblemCode(code), Text: "no space"}.String()
 		}},
-		{"decide.go", "Question", func(code string) string { return Question(code).String() }},
+		{"../internal/model/reason.go", "BlockCode", func(code string) string {
+			return string((&model.Blocked{Code: model.BlockCode(code), Text: "no space"}).Words())
+		}},
+		{"../internal/model/decide.go", "Question", func(code string) string { return model.Question(code).String() }},
 	} {
 		for _, code := range codes(t, c.file, c.kind) {
 			if s := c.sentence(code); s == "" || strings.Contains(s, "_") || strings.HasPrefix(s, code+":") {
@@ -68,9 +72,9 @@ func TestEveryCodeHasASentenceAndIsDocumented(t *testing.T) {
 func TestUnknownCodeIsPrinted(t *testing.T) {
 	t.Parallel()
 	for want, got := range map[string]string{
-		"moon_phase: new moon": Cause{"moon_phase", Params{Text: "new moon"}}.Sentence(),
-		"moon_phase":           Problem{Code: "moon_phase"}.String(),
-		"moon_question":        Question("moon_question").String(),
+		"moon_phase: new moon": model.Cause{Reason: "moon_phase", Params: model.Params{Text: "new moon"}}.Sentence(),
+		"moon_phase":           model.Problem{Code: "moon_phase"}.String(),
+		"moon_question":        model.Question("moon_question").String(),
 	} {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)

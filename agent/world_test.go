@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pulley/internal/model"
 )
 
 // world is one node with a real disk and fakes of everything else. All of it is stored in files under one folder, so
@@ -55,7 +57,7 @@ func openWorld(dir string, now time.Time) (*world, error) {
 	}
 	w := &world{dir: dir, disk: disk, now: now}
 	w.etcd = &fakeEtcd{file: filepath.Join(dir, "etcd.json")}
-	w.content = &fakeContent{dir: dir, refuses: func(t Target) string {
+	w.content = &fakeContent{dir: dir, refuses: func(t model.Target) string {
 		if strings.HasPrefix(t.Release, "refused") {
 			return "it is not signed"
 		}
@@ -65,8 +67,8 @@ func openWorld(dir string, now time.Time) (*world, error) {
 	w.machine = &fakeMachine{dir: dir}
 	w.hosts = &fakeHosts{etcd: w.etcd, dir: dir}
 	w.agent = &Agent{
-		Identity: Identity{Node: "web1", Certname: "web1", Role: "web", Environment: "dev", PuppetEnvironment: "dev"},
-		Settings: DefaultSettings(), Version: "1.2.3", MachineID: strings.Repeat("5", 32), Boot: strings.Repeat("b", 36),
+		Identity: model.Identity{Node: "web1", Certname: "web1", Role: "web", Environment: "dev", PuppetEnvironment: "dev"},
+		Settings: model.DefaultSettings(), Version: "1.2.3", MachineID: strings.Repeat("5", 32), Boot: strings.Repeat("b", 36),
 		Control: w.etcd, Content: w.content, Puppet: w.puppet, Machine: w.machine, Memory: disk, Hosts: w.hosts,
 		Now: func() time.Time { return w.now }, Log: slog.New(slog.DiscardHandler), VerifyTimeout: 20 * time.Millisecond,
 	}
@@ -92,9 +94,9 @@ func tickOnce(dir string) int {
 }
 
 // promote makes t the fleet's target.
-func (w *world) promote(t testing.TB, target Target) {
+func (w *world) promote(t testing.TB, target model.Target) {
 	t.Helper()
-	w.etcd.operator(t, func(d *Desired) { d.Gate.Epoch++; d.Default = target })
+	w.etcd.operator(t, func(d *model.Desired) { d.Gate.Epoch++; d.Default = target })
 }
 
 func (w *world) tick(t testing.TB, opts ...Options) Report {
@@ -108,10 +110,10 @@ func (w *world) tick(t testing.TB, opts ...Options) Report {
 }
 
 // good runs a tick and expects a successful Puppet run.
-func (w *world) good(t testing.TB, opts ...Options) *Run {
+func (w *world) good(t testing.TB, opts ...Options) *model.Run {
 	t.Helper()
 	r := w.tick(t, opts...)
-	if r.Err != nil || r.Run == nil || r.Run.Outcome == Failed {
+	if r.Err != nil || r.Run == nil || r.Run.Outcome == model.Failed {
 		t.Fatalf("want a good run, got %+v: %v", r.Run, r.Err)
 	}
 	return r.Run
@@ -127,7 +129,7 @@ func (w *world) idle(t testing.TB, opts ...Options) Report {
 	return r
 }
 
-func (w *world) state(t testing.TB) State {
+func (w *world) state(t testing.TB) model.State {
 	t.Helper()
 	s, err := w.disk.Load()
 	if err != nil {
@@ -136,14 +138,14 @@ func (w *world) state(t testing.TB) State {
 	return s
 }
 
-func (w *world) attempt(t testing.TB, target Target) *Attempt {
+func (w *world) attempt(t testing.TB, target model.Target) *model.Attempt {
 	t.Helper()
 	s := w.state(t)
-	return s.attempt(target)
+	return s.Attempt(target)
 }
 
 // stands fails the test unless the node has this last good target, enforced target and link.
-func (w *world) stands(t testing.TB, good, enforcing Target) {
+func (w *world) stands(t testing.TB, good, enforcing model.Target) {
 	t.Helper()
 	s := w.state(t)
 	if s.LastGood != good || s.Enforcing != enforcing {
@@ -173,8 +175,8 @@ func (w *world) files(t testing.TB) map[string]string {
 }
 
 // version returns a target with live data. Its name selects the behaviour of fakePuppet.
-func version(name string) Target {
-	return Target{Release: name, Tree: digest([]byte("tree " + name)), Data: 7, DataDigest: digest([]byte("data " + name))}
+func version(name string) model.Target {
+	return model.Target{Release: name, Tree: model.Digest([]byte("tree " + name)), Data: 7, DataDigest: model.Digest([]byte("data " + name))}
 }
 
 // fakeEtcd is a fake of agent/control: Desire reads at one revision, and Admit rejects an older one.
@@ -188,12 +190,12 @@ type fakeEtcd struct {
 }
 
 type etcdContent struct {
-	Desired Desired
+	Desired model.Desired
 	Forged  bool // an operator wrote the request: no administrator confirmed it
-	Status  *Status
+	Status  *model.Status
 	Runs    map[string][]byte
 	Facts   []byte
-	Export  Export
+	Export  model.Export
 	Preview []byte // the answer
 	Signed  int64  // revision of the last sign of life of all other nodes
 	Hosts   string // the host list
@@ -208,7 +210,7 @@ func (e *fakeEtcd) load() etcdContent {
 		}
 	}
 	if c.Runs == nil {
-		c = etcdContent{Desired: Desired{Revision: 1, Host: &Host{Node: "web1", Role: "web"}}, Runs: map[string][]byte{}}
+		c = etcdContent{Desired: model.Desired{Revision: 1, Host: &model.Host{Node: "web1", Role: "web"}}, Runs: map[string][]byte{}}
 	}
 	return c
 }
@@ -225,7 +227,7 @@ func (e *fakeEtcd) save(c etcdContent) error {
 }
 
 // operator changes the desired state, like an operator with `pulley`.
-func (e *fakeEtcd) operator(t testing.TB, change func(*Desired)) {
+func (e *fakeEtcd) operator(t testing.TB, change func(*model.Desired)) {
 	t.Helper()
 	c := e.load()
 	change(&c.Desired)
@@ -243,22 +245,22 @@ func (e *fakeEtcd) call(name string, fault func() error) error {
 	return nil
 }
 
-func (e *fakeEtcd) Desire(context.Context, Identity) (Desired, error) {
+func (e *fakeEtcd) Desire(context.Context, model.Identity) (model.Desired, error) {
 	if err := e.call("desire", e.onDesire); err != nil {
-		return Desired{}, err
+		return model.Desired{}, err
 	}
 	c := e.load()
 	c.Desired.HostList = c.List
 	return c.Desired, nil
 }
 
-func (e *fakeEtcd) Admit(_ context.Context, _ Identity, d Desired, s Status) error {
+func (e *fakeEtcd) Admit(_ context.Context, _ model.Identity, d model.Desired, s model.Status) error {
 	if err := e.call("admit", e.onAdmit); err != nil {
 		return err
 	}
 	c := e.load()
 	if c.Desired.Revision != d.Revision {
-		return ErrChanged
+		return model.ErrChanged
 	}
 	c.Status = &s
 	if err := e.save(c); err != nil {
@@ -271,7 +273,7 @@ func (e *fakeEtcd) Admit(_ context.Context, _ Identity, d Desired, s Status) err
 }
 
 // Confirmation confirms the request in the host list, unless it is forged.
-func (e *fakeEtcd) Confirmation(context.Context, Identity) (*Confirmation, error) {
+func (e *fakeEtcd) Confirmation(context.Context, model.Identity) (*model.Confirmation, error) {
 	if err := e.call("confirmation", e.onConfirmation); err != nil {
 		return nil, err
 	}
@@ -279,7 +281,7 @@ func (e *fakeEtcd) Confirmation(context.Context, Identity) (*Confirmation, error
 	if c.Forged || c.Desired.Host == nil || !c.Desired.Host.Retires() {
 		return nil, nil
 	}
-	return &Confirmation{ID: c.Desired.Host.Request.ID, MachineID: c.Desired.Host.MachineID}, nil
+	return &model.Confirmation{ID: c.Desired.Host.Request.ID, MachineID: c.Desired.Host.MachineID}, nil
 }
 
 // forge makes the request in the host list one that no administrator confirmed.
@@ -292,7 +294,7 @@ func (e *fakeEtcd) forge(t testing.TB) {
 	}
 }
 
-func (e *fakeEtcd) Report(_ context.Context, _ Identity, s Status, runs []EncodedRun, drop []string) error {
+func (e *fakeEtcd) Report(_ context.Context, _ model.Identity, s model.Status, runs []model.EncodedRun, drop []string) error {
 	if err := e.call("report", e.onReport); err != nil {
 		return err
 	}
@@ -307,7 +309,7 @@ func (e *fakeEtcd) Report(_ context.Context, _ Identity, s Status, runs []Encode
 	return e.save(c)
 }
 
-func (e *fakeEtcd) PublishFacts(_ context.Context, _ Identity, facts []byte) error {
+func (e *fakeEtcd) PublishFacts(_ context.Context, _ model.Identity, facts []byte) error {
 	if err := e.call("facts", e.onFacts); err != nil {
 		return err
 	}
@@ -316,7 +318,7 @@ func (e *fakeEtcd) PublishFacts(_ context.Context, _ Identity, facts []byte) err
 	return e.save(c)
 }
 
-func (e *fakeEtcd) PublishExport(_ context.Context, _ Identity, x Export, changed bool) error {
+func (e *fakeEtcd) PublishExport(_ context.Context, _ model.Identity, x model.Export, changed bool) error {
 	if err := e.call("export", e.onFacts); err != nil {
 		return err
 	}
@@ -328,19 +330,19 @@ func (e *fakeEtcd) PublishExport(_ context.Context, _ Identity, x Export, change
 	return e.save(c)
 }
 
-func (e *fakeEtcd) AnswerPreview(_ context.Context, _ Identity, d Desired, answer []byte) error {
+func (e *fakeEtcd) AnswerPreview(_ context.Context, _ model.Identity, d model.Desired, answer []byte) error {
 	if err := e.call("preview", e.onPreview); err != nil {
 		return err
 	}
 	c := e.load()
 	if answer != nil && !reflect.DeepEqual(c.Desired.Preview, d.Preview) {
-		return ErrChanged
+		return model.ErrChanged
 	}
 	c.Preview = answer
 	return e.save(c)
 }
 
-func (e *fakeEtcd) status(t testing.TB) Status {
+func (e *fakeEtcd) status(t testing.TB) model.Status {
 	t.Helper()
 	s := e.load().Status
 	if s == nil {
@@ -361,7 +363,7 @@ func (e *fakeEtcd) count(name string) int {
 
 // disconnect makes every call fail, and reconnect ends that.
 func (e *fakeEtcd) disconnect() {
-	away := func() error { return fmt.Errorf("no route to host: %w", ErrUnreachable) }
+	away := func() error { return fmt.Errorf("no route to host: %w", model.ErrUnreachable) }
 	e.onDesire, e.onAdmit, e.onReport, e.onConfirmation, e.onFacts = away, away, away, away, away
 }
 
@@ -373,16 +375,16 @@ func (e *fakeEtcd) reconnect() {
 type fakeContent struct {
 	dir      string
 	held     int
-	onStage  func(Target) error
-	refuses  func(Target) string // why a new target is refused; "": accepted
-	concerns func(Target) string // digest of those parts of a target's data that concern this node
-	kept     []Target            // by the last collection
+	onStage  func(model.Target) error
+	refuses  func(model.Target) string // why a new target is refused; "": accepted
+	concerns func(model.Target) string // digest of those parts of a target's data that concern this node
+	kept     []model.Target            // by the last collection
 }
 
 func (c *fakeContent) tree(tree string) string { return filepath.Join(c.dir, "trees", tree) }
 
 // Stage refuses a release named "refused", unless the test sets another reason.
-func (c *fakeContent) Stage(_ context.Context, _ Identity, t Target, how Staging) (Staged, error) {
+func (c *fakeContent) Stage(_ context.Context, _ model.Identity, t model.Target, how Staging) (Staged, error) {
 	if how.Taking && c.refuses != nil && c.refuses(t) != "" {
 		return Staged{}, fmt.Errorf("cannot take %s: %w", t, refusedFor(c.refuses(t)))
 	}
@@ -424,7 +426,7 @@ func (c *fakeContent) Activate(tree string) error {
 	return os.Rename(link+".new", link)
 }
 
-func (c *fakeContent) Collect(keep []Target, _ []string) error {
+func (c *fakeContent) Collect(keep []model.Target, _ []string) error {
 	trees, err := os.ReadDir(filepath.Join(c.dir, "trees"))
 	if err != nil {
 		return err
@@ -481,7 +483,7 @@ func (h *fakeHosts) signs(t testing.TB) {
 	}
 }
 
-func (h *fakeHosts) FetchHosts(context.Context, Identity) error {
+func (h *fakeHosts) FetchHosts(context.Context, model.Identity) error {
 	if err := h.etcd.call("hosts", h.onFetch); err != nil {
 		return err
 	}
@@ -489,13 +491,13 @@ func (h *fakeHosts) FetchHosts(context.Context, Identity) error {
 	return errors.Join(os.WriteFile(filepath.Join(h.dir, "hosts"), []byte(c.Hosts), 0o600), os.WriteFile(filepath.Join(h.dir, "signed"), fmt.Append(nil, c.Signed), 0o600))
 }
 
-func (h *fakeHosts) ShowHosts(_ Identity, _ string, w Watch) (Seen, error) {
+func (h *fakeHosts) ShowHosts(_ model.Identity, _ string, w model.Watch) (model.Seen, error) {
 	if _, err := os.Stat(filepath.Join(h.dir, "sees")); err != nil {
-		return Seen{}, nil
+		return model.Seen{}, nil
 	}
 	b, err := os.ReadFile(filepath.Join(h.dir, "hosts"))
 	if err != nil {
-		return Seen{}, ErrNoHosts
+		return model.Seen{}, model.ErrNoHosts
 	}
 	if h.alive > 0 {
 		text, _ := os.ReadFile(filepath.Join(h.dir, "signed"))
@@ -503,17 +505,17 @@ func (h *fakeHosts) ShowHosts(_ Identity, _ string, w Watch) (Seen, error) {
 		since := w.Since(h.alive)
 		b = fmt.Appendf(b, " alive=%t", since == 0 || signed > since)
 	}
-	s := Seen{File: filepath.Join(h.dir, "hosts-"+digest(b)), Digest: digest(b), Settle: h.settle, Alive: h.alive, Again: h.again}
+	s := model.Seen{File: filepath.Join(h.dir, "hosts-"+model.Digest(b)), Digest: model.Digest(b), Settle: h.settle, Alive: h.alive, Again: h.again}
 	return s, os.WriteFile(s.File, b, 0o600)
 }
 
 // Export shows the fact `shown` if the folder has a file of this name.
-func (h *fakeHosts) Export(Identity, string, []byte) (Export, error) {
+func (h *fakeHosts) Export(model.Identity, string, []byte) (model.Export, error) {
 	b, err := os.ReadFile(filepath.Join(h.dir, "shown"))
 	if err != nil {
-		return Export{Alive: h.alive}, nil
+		return model.Export{Alive: h.alive}, nil
 	}
-	return Export{Facts: map[string]json.RawMessage{"shown": b}, Alive: h.alive}, nil
+	return model.Export{Facts: map[string]json.RawMessage{"shown": b}, Alive: h.alive}, nil
 }
 
 func (h *fakeHosts) Folder(tree string) string { return tree }
@@ -553,24 +555,24 @@ func (w *world) sees(t testing.TB) string {
 // compile, "halfway" fails in the middle; "offline", "unverified" and all others succeed.
 type fakePuppet struct {
 	dir     string
-	jobs    []Job
-	blocked *Blocked
-	away    func(Job) *Problem // why no Puppet server answers; nil: one does
-	saw     string             // content of the last job's hosts
-	during  func(Job)
-	result  func(Job) (Result, error) // overrides the result selected by the name
+	jobs    []model.Job
+	blocked *model.Blocked
+	away    func(model.Job) *model.Problem // why no Puppet server answers; nil: one does
+	saw     string                         // content of the last job's hosts
+	during  func(model.Job)
+	result  func(model.Job) (model.Result, error) // overrides the result selected by the name
 }
 
-func (p *fakePuppet) Blocked() *Blocked { return p.blocked }
+func (p *fakePuppet) Blocked() *model.Blocked { return p.blocked }
 
-func (p *fakePuppet) Reach(_ context.Context, job Job) *Problem {
+func (p *fakePuppet) Reach(_ context.Context, job model.Job) *model.Problem {
 	if p.away == nil {
 		return nil
 	}
 	return p.away(job)
 }
 
-func (p *fakePuppet) Apply(_ context.Context, job Job) (Result, error) {
+func (p *fakePuppet) Apply(_ context.Context, job model.Job) (model.Result, error) {
 	p.jobs = append(p.jobs, job)
 	saw, _ := os.ReadFile(job.Hosts)
 	p.saw = string(saw)
@@ -583,18 +585,18 @@ func (p *fakePuppet) Apply(_ context.Context, job Job) (Result, error) {
 	name := job.Target.Release
 	switch {
 	case job.Noop:
-		return Result{Kind: Success, Outcome: Changed, Noop: true, Counts: Counts{Total: 9, OutOfSync: 1}}, nil
+		return model.Result{Kind: model.Success, Outcome: model.Changed, Noop: true, Counts: model.Counts{Total: 9, OutOfSync: 1}}, nil
 	case strings.HasPrefix(name, "syntax"):
-		return Result{Kind: Untouched, Outcome: Failed, ExitCode: 1, Problem: Problem{Code: HookFailed, Text: "Syntax error at '}' (file: manifests/site.pp, line: 3)"}}, nil
+		return model.Result{Kind: model.Untouched, Outcome: model.Failed, ExitCode: 1, Problem: model.Problem{Code: model.HookFailed, Text: "Syntax error at '}' (file: manifests/site.pp, line: 3)"}}, nil
 	case strings.HasPrefix(name, "halfway"):
-		return Result{Kind: Between, Outcome: Failed, ExitCode: 4, Problem: Problem{Code: HookFailed, Text: "File[/etc/motd] failed"}}, p.apply("half of " + name)
+		return model.Result{Kind: model.Between, Outcome: model.Failed, ExitCode: 4, Problem: model.Problem{Code: model.HookFailed, Text: "File[/etc/motd] failed"}}, p.apply("half of " + name)
 	}
-	r := Result{Kind: Success, Outcome: Changed, ExitCode: 2, Counts: Counts{Total: 9, Changed: 1}}
+	r := model.Result{Kind: model.Success, Outcome: model.Changed, ExitCode: 2, Counts: model.Counts{Total: 9, Changed: 1}}
 	if p.applied() == name {
-		r.Outcome, r.ExitCode, r.Counts.Changed = Unchanged, 0, 0
+		r.Outcome, r.ExitCode, r.Counts.Changed = model.Unchanged, 0, 0
 	}
 	if err := os.WriteFile(filepath.Join(p.dir, "applied", job.Target.Tree), nil, 0o600); err != nil {
-		return Result{}, err
+		return model.Result{}, err
 	}
 	return r, p.apply(name)
 }
@@ -612,7 +614,7 @@ func (p *fakePuppet) apply(what string) error {
 type fakeMachine struct {
 	dir                  string
 	remembered, verified int
-	retired              []Job
+	retired              []model.Job
 	fails                string // a hook of hosts.d/
 	during               func() error
 	damage               error // found by Restore after the next Puppet run; a killed agent leaves it to the next one
@@ -630,7 +632,7 @@ func (m *fakeMachine) Restore() error {
 	return err
 }
 
-func (m *fakeMachine) Verify(_ context.Context, job Job) error {
+func (m *fakeMachine) Verify(_ context.Context, job model.Job) error {
 	m.verified++
 	if m.during != nil {
 		return m.during()
@@ -642,7 +644,7 @@ func (m *fakeMachine) Verify(_ context.Context, job Job) error {
 }
 
 // Tell has two hooks, which write down what they receive. fails makes one of them fail.
-func (m *fakeMachine) Tell(_ context.Context, _ Job, difference []byte, after string, acknowledge func(string) error) error {
+func (m *fakeMachine) Tell(_ context.Context, _ model.Job, difference []byte, after string, acknowledge func(string) error) error {
 	for _, hook := range []string{"10-first", "20-second"} {
 		if hook <= after {
 			continue
@@ -668,7 +670,7 @@ func (m *fakeMachine) told() string {
 }
 
 // Retire writes the external effect of a hook. It is idempotent. A release named "clings" has a hook that fails.
-func (m *fakeMachine) Retire(ctx context.Context, job Job, why Prose) error {
+func (m *fakeMachine) Retire(ctx context.Context, job model.Job, why model.Prose) error {
 	m.retired = append(m.retired, job)
 	if m.during != nil {
 		if err := m.during(); err != nil {
@@ -685,9 +687,9 @@ func (m *fakeMachine) Retire(ctx context.Context, job Job, why Prose) error {
 }
 
 // request adds a request to the node.
-func (w *world) request(t testing.TB, r *Request) {
+func (w *world) request(t testing.TB, r *model.Request) {
 	t.Helper()
-	w.etcd.operator(t, func(d *Desired) { d.Host.Request = r })
+	w.etcd.operator(t, func(d *model.Desired) { d.Host.Request = r })
 }
 
 func same(t testing.TB, what string, got, want any) {

@@ -17,6 +17,7 @@ import (
 	"testing"
 
 	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/release/content"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/puppettest"
@@ -37,7 +38,7 @@ var crashRoles = []struct{ name, second string }{
 // PULLEY_TEST_CRASHES is "all".
 func crashes() []crash {
 	var places []string
-	for _, step := range agent.Steps(agent.Take) {
+	for _, step := range agent.Steps(model.Take) {
 		places = append(places, "before:"+step, "after:"+step)
 	}
 	others := places[slices.Index(places, "after:apply"):]
@@ -204,7 +205,7 @@ func (f *crashFleet) end(t *testing.T, node string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var s agent.State
+	var s model.State
 	if err := json.Unmarshal(b, &s); err != nil {
 		t.Fatal(err)
 	}
@@ -229,9 +230,9 @@ func (f *crashFleet) end(t *testing.T, node string) string {
 }
 
 // again normalises the outcome of a repeated run, which may find the changes of the interrupted one in place.
-func again(o agent.Outcome) agent.Outcome {
-	if o == agent.Unchanged {
-		return agent.Changed
+func again(o model.Outcome) model.Outcome {
+	if o == model.Unchanged {
+		return model.Changed
 	}
 	return o
 }
@@ -252,7 +253,7 @@ func (f *crashFleet) status() map[string]string {
 	seen := map[string]string{}
 	for _, n := range fleet.Nodes {
 		name := fmt.Sprint(n["node"])
-		n["outcome"] = again(agent.Outcome(fmt.Sprint(n["outcome"])))
+		n["outcome"] = again(model.Outcome(fmt.Sprint(n["outcome"])))
 		var fields []string
 		for key, value := range n {
 			fields = append(fields, fmt.Sprintf("%s: %s", key, volatile.ReplaceAllString(fmt.Sprint(value), "…")))

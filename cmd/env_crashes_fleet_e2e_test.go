@@ -18,10 +18,10 @@ import (
 	"testing"
 	"time"
 
-	etcdclient "go.etcd.io/etcd/client/v3" // for writes that Pulley never makes
-	"go.uber.org/zap"                      // required by etcd's client
+	etcdclient "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // applyFleet is an etcd with authentication, and a provider whose machines are folders, for many environments.
@@ -113,7 +113,7 @@ func (f *bootFleet) admin() *etcdclient.Client {
 func (f *applyFleet) watchRequests() {
 	for resp := range f.etcd.Watch(f.t.Context(), "/pulley/v1/environments/", etcdclient.WithPrefix()) {
 		for _, ev := range resp.Events {
-			var h agent.Host
+			var h model.Host
 			if key := string(ev.Kv.Key); strings.Contains(key, "/hosts/nodes/") && json.Unmarshal(ev.Kv.Value, &h) == nil && h.Request != nil {
 				f.asked.Store(key, h.Request.ID)
 			}

@@ -15,11 +15,11 @@ import (
 	"sync"
 	"time"
 
-	etcdclient "go.etcd.io/etcd/client/v3" // for writes that Pulley never makes
+	etcdclient "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/facts"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 )
 
 // ours is the provider's folder of machines with this installation's mark. Other machines are beside it.
@@ -160,7 +160,7 @@ func (c *applyCase) end() string {
 			err := json.Unmarshal(kv.Value, &r)
 			line("record of %s: its machine exists %t, %v", node, r.ID == there[r.Name], err)
 		case "/pulley/v1/environments/" + c.env + "/hosts/nodes/":
-			var h agent.Host
+			var h model.Host
 			err := json.Unmarshal(kv.Value, &h)
 			line("host %s: it is the machine %t, %v", node, h.MachineID == strings.ReplaceAll(there[node], "-", ""), err)
 		}

@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/rollout/control"
@@ -203,7 +202,7 @@ func TestDataOfOneRoleCostsOtherNodesFourRequests(t *testing.T) {
 	}
 	defer st.Close()
 	for n := range registered {
-		h := agent.Host{Node: fmt.Sprint("compute", n+1), Role: "compute", Hostname: fmt.Sprint("compute", n+1), Addresses: []string{"10.0.0.1"}, MachineID: fmt.Sprintf("%032d", n), At: time.Now()}
+		h := model.Host{Node: fmt.Sprint("compute", n+1), Role: "compute", Hostname: fmt.Sprint("compute", n+1), Addresses: []string{"10.0.0.1"}, MachineID: fmt.Sprintf("%032d", n), At: time.Now()}
 		if err := st.Fleet.Register(t.Context(), "dev", h); err != nil {
 			t.Fatal(err)
 		}
@@ -213,7 +212,7 @@ func TestDataOfOneRoleCostsOtherNodesFourRequests(t *testing.T) {
 		c.node(node)
 		c.tick(node)
 	}
-	if hosts, _, _, err := st.Node.Hosts(t.Context(), agent.Identity{Environment: "dev"}); err != nil || len(hosts) != registered+1 {
+	if hosts, _, _, err := st.Node.Hosts(t.Context(), model.Identity{Environment: "dev"}); err != nil || len(hosts) != registered+1 {
 		t.Fatalf("%d nodes are registered: %v", len(hosts), err)
 	}
 	for change := range 3 {
@@ -249,7 +248,7 @@ func TestDaemonSeesItsTurnAndIsIdleOtherwise(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	dev, who := model.Ref{Environment: "dev"}, agent.Identity{Environment: "dev", Node: "controller1", Role: "controller"}
+	dev, who := model.Ref{Environment: "dev"}, model.Identity{Environment: "dev", Node: "controller1", Role: "controller"}
 	c.node("controller1")
 	c.tick("controller1")
 	before := c.server.Requests()

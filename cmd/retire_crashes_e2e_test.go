@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // TestRetireCrashes proves that the next tick completes a retirement after the node died at any point: the hooks have
@@ -19,7 +20,7 @@ func TestRetireCrashes(t *testing.T) {
 	t.Parallel()
 	f := newCrashFleet(t)
 	var all []crash
-	for _, step := range agent.Steps(agent.Retire) {
+	for _, step := range agent.Steps(model.Retire) {
 		for _, place := range []string{"before:" + step, "after:" + step} {
 			all = append(all, crash{place, "good", fmt.Sprintf("good%d", len(all)+1)})
 		}
@@ -62,12 +63,12 @@ func TestRetireCrashes(t *testing.T) {
 				t.Errorf("the tick after that: %v\n%s", err, out)
 			}
 			var x struct {
-				Status agent.Status `json:"status"`
+				Status model.Status `json:"status"`
 			}
 			if err := json.Unmarshal([]byte(f.must("pulley", "explain", c.node, "-o", "json")), &x); err != nil {
 				t.Fatal(err)
 			}
-			if a := x.Status.Answer; a == nil || *a != (agent.Answer{ID: "00112233aabbccdd"}) || x.Status.Phase != agent.Idle {
+			if a := x.Status.Answer; a == nil || *a != (model.Answer{ID: "00112233aabbccdd"}) || x.Status.Phase != model.Idle {
 				t.Errorf("it answers %+v and is %s", a, x.Status.Phase)
 			}
 		})

@@ -31,6 +31,7 @@ import (
 
 	"pulley/agent"
 	"pulley/internal/machines/drivers/local"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/observe"
 )
@@ -107,7 +108,7 @@ func TestSecretsLeaveNoTrace(t *testing.T) {
 	places := []string{"after:admit", "after:apply", "after:commit"}
 	if os.Getenv("PULLEY_TEST_TRACES") == "all" {
 		places = nil
-		for _, step := range agent.Steps(agent.Take) {
+		for _, step := range agent.Steps(model.Take) {
 			places = append(places, "before:"+step, "after:"+step)
 		}
 	}

@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/model"
 	"pulley/internal/store"
 )
@@ -141,7 +140,7 @@ func (f *fleet) preview(nodes []string, want int, version string) string {
 	}
 	s := f.store()
 	f.until("the orders", func() (bool, string) {
-		d, err := s.Node.Desire(f.t.Context(), agent.Identity{Environment: "dev", Node: nodes[0]})
+		d, err := s.Node.Desire(f.t.Context(), model.Identity{Environment: "dev", Node: nodes[0]})
 		return err == nil && d.Preview != nil, fmt.Sprint(err)
 	})
 	f.tick(nodes)

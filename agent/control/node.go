@@ -50,11 +50,11 @@ func (s *Node) HasPuppetServers(ctx context.Context, env string) (bool, error) {
 }
 
 // Desire reads all input of a node: fourteen point keys in one transaction, at one revision.
-func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, error) {
+func (s *Node) Desire(ctx context.Context, id model.Identity) (model.Desired, error) {
 	k, role, node := s.db.Keys.Env(id.Environment), etcd.Scope{Role: id.Role}, etcd.Scope{Node: id.Node}
-	d := agent.Desired{Guards: map[string]int64{}}
+	d := model.Desired{Guards: map[string]int64{}}
 	hold := func(kv *etcd.KV) error {
-		d.Holds = append(d.Holds, agent.Hold{})
+		d.Holds = append(d.Holds, model.Hold{})
 		return etcd.Into(&d.Holds[len(d.Holds)-1])(kv)
 	}
 	revision, err := s.db.Read(ctx, d.Guards,
@@ -85,7 +85,7 @@ func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, er
 		}},
 	)
 	if err != nil {
-		return agent.Desired{}, err
+		return model.Desired{}, err
 	}
 	// A node that joins must not end the ticks of all others, and a preview comes in addition to a run.
 	d.HostList = d.Guards[k.HostsHead()]
@@ -98,13 +98,13 @@ func (s *Node) Desire(ctx context.Context, id agent.Identity) (agent.Desired, er
 
 // Hosts reads the host list with the exports of its nodes. It leaves out unreadable entries, and counts them. An unreadable
 // export is none.
-func (s *Node) Hosts(ctx context.Context, id agent.Identity) (hosts map[string]agent.Host, exports map[string]agent.Export, unreadable int, err error) {
+func (s *Node) Hosts(ctx context.Context, id model.Identity) (hosts map[string]model.Host, exports map[string]model.Export, unreadable int, err error) {
 	hosts, exports, damaged, err := desired.Listed(ctx, s.db, s.db.Keys.Env(id.Environment))
 	return hosts, exports, len(damaged), etcd.Wrap(err, "cannot read the host list")
 }
 
 // Register adds the node to the host list, as desired.Register does.
-func (s *Node) Register(ctx context.Context, env string, h agent.Host) error {
+func (s *Node) Register(ctx context.Context, env string, h model.Host) error {
 	return desired.Register(ctx, s.db, env, h)
 }
 
@@ -118,7 +118,7 @@ var ErrWatchRefused = errors.New("etcd refuses watches to this node")
 
 // WatchOrders calls each when etcd orders the node to run or to take a target, until ctx ends or the watch breaks. It watches the node's
 // own key: a change of the gate, or an order to wait, must not make a whole fleet read at once.
-func (s *Node) WatchOrders(ctx context.Context, id agent.Identity, each func()) error {
+func (s *Node) WatchOrders(ctx context.Context, id model.Identity, each func()) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	for resp := range s.db.Client.Watch(clientv3.WithRequireLeader(ctx), s.db.Keys.Env(id.Environment).Assignment(id.Node), clientv3.WithFilterDelete()) {
@@ -128,8 +128,8 @@ func (s *Node) WatchOrders(ctx context.Context, id agent.Identity, each func()) 
 			return fmt.Errorf("cannot watch for orders: %w", s.db.Explain(err))
 		}
 		for _, e := range resp.Events {
-			a := agent.Assignment{}
-			if etcd.Into(&a)(e.Kv) == nil && a.Kind != agent.AssignWait {
+			a := model.Assignment{}
+			if etcd.Into(&a)(e.Kv) == nil && a.Kind != model.AssignWait {
 				each()
 			}
 		}
@@ -139,18 +139,18 @@ func (s *Node) WatchOrders(ctx context.Context, id agent.Identity, each func()) 
 
 // Admit writes the status of a starting run if nothing that Desire read has changed. Otherwise it returns
 // agent.ErrChanged.
-func (s *Node) Admit(ctx context.Context, id agent.Identity, d agent.Desired, st agent.Status) error {
+func (s *Node) Admit(ctx context.Context, id model.Identity, d model.Desired, st model.Status) error {
 	b := etcd.If(etcd.Unchanged(d.Guards)...).Put(s.db.Keys.Env(id.Environment).Status(id.Node), st)
 	err := s.db.Commit(ctx, b)
 	if errors.Is(err, etcd.ErrConflict) {
-		return agent.ErrChanged
+		return model.ErrChanged
 	}
 	return err
 }
 
 // Report writes a node's status and run records. It needs no guard: only the node writes these keys, and its lock
 // allows one agent at a time.
-func (s *Node) Report(ctx context.Context, id agent.Identity, st agent.Status, runs []agent.EncodedRun, drop []string) error {
+func (s *Node) Report(ctx context.Context, id model.Identity, st model.Status, runs []model.EncodedRun, drop []string) error {
 	k := s.db.Keys.Env(id.Environment)
 	b := etcd.If().Put(k.Status(id.Node), st)
 	written := map[string]bool{}
@@ -167,13 +167,13 @@ func (s *Node) Report(ctx context.Context, id agent.Identity, st agent.Status, r
 }
 
 // PublishFacts writes the node's facts. It needs no guard: only the node writes this key.
-func (s *Node) PublishFacts(ctx context.Context, id agent.Identity, facts []byte) error {
+func (s *Node) PublishFacts(ctx context.Context, id model.Identity, facts []byte) error {
 	return s.db.Commit(ctx, etcd.If().Op(clientv3.OpPut(s.db.Keys.Env(id.Environment).Facts(id.Node), string(facts))))
 }
 
 // PublishExport writes the facts that the node shows to others, with its sign of life; without both, it deletes the key. If
 // it changed, those who see the node read the host list again. It needs no guard: only the node writes this key.
-func (s *Node) PublishExport(ctx context.Context, id agent.Identity, e agent.Export, changed bool) error {
+func (s *Node) PublishExport(ctx context.Context, id model.Identity, e model.Export, changed bool) error {
 	k := s.db.Keys.Env(id.Environment)
 	b := etcd.If()
 	if len(e.Facts) == 0 && e.Alive == 0 {
@@ -188,17 +188,17 @@ func (s *Node) PublishExport(ctx context.Context, id agent.Identity, e agent.Exp
 }
 
 // Status returns a node's last status, and whether the node ever reported.
-func (s *Node) Status(ctx context.Context, id agent.Identity) (st agent.Status, ok bool, err error) {
-	stored, _, err := etcd.Single[agent.Status](ctx, s.db, s.db.Keys.Env(id.Environment).Status(id.Node))
+func (s *Node) Status(ctx context.Context, id model.Identity) (st model.Status, ok bool, err error) {
+	stored, _, err := etcd.Single[model.Status](ctx, s.db, s.db.Keys.Env(id.Environment).Status(id.Node))
 	if err != nil || stored == nil {
-		return agent.Status{}, false, err
+		return model.Status{}, false, err
 	}
 	return *stored, true, nil
 }
 
 // RepeatStatus writes a node's own status again, byte for byte. Success proves that the node can report. A node
 // without a status repeats nothing, which is no error.
-func (s *Node) RepeatStatus(ctx context.Context, id agent.Identity) error {
+func (s *Node) RepeatStatus(ctx context.Context, id model.Identity) error {
 	key := s.db.Keys.Env(id.Environment).Status(id.Node)
 	resp, err := s.db.Get(ctx, key)
 	if err != nil {
@@ -214,7 +214,7 @@ func (s *Node) RepeatStatus(ctx context.Context, id agent.Identity) error {
 }
 
 // AnswerPreview writes a node's answer to its preview order in d, or deletes its last one. Only the node writes this key.
-func (s *Node) AnswerPreview(ctx context.Context, id agent.Identity, d agent.Desired, answer []byte) error {
+func (s *Node) AnswerPreview(ctx context.Context, id model.Identity, d model.Desired, answer []byte) error {
 	k := s.db.Keys.Env(id.Environment)
 	if answer == nil {
 		return s.db.Commit(ctx, etcd.If().Delete(k.Preview(id.Node)))
@@ -222,13 +222,13 @@ func (s *Node) AnswerPreview(ctx context.Context, id agent.Identity, d agent.Des
 	b := etcd.If(etcd.Same(k.PreviewOrder(id.Node), d.Ordered)).Op(clientv3.OpPut(k.Preview(id.Node), string(answer)))
 	err := s.db.Commit(ctx, b)
 	if errors.Is(err, etcd.ErrConflict) {
-		return agent.ErrChanged
+		return model.ErrChanged
 	}
 	return err
 }
 
 // Confirmation reads the confirmation of a request to retire the node; nil if there is none.
-func (s *Node) Confirmation(ctx context.Context, id agent.Identity) (*agent.Confirmation, error) {
-	c, _, err := etcd.Single[agent.Confirmation](ctx, s.db, s.db.Keys.Env(id.Environment).Retirement(id.Node))
+func (s *Node) Confirmation(ctx context.Context, id model.Identity) (*model.Confirmation, error) {
+	c, _, err := etcd.Single[model.Confirmation](ctx, s.db, s.db.Keys.Env(id.Environment).Retirement(id.Node))
 	return c, etcd.Wrap(err, "cannot read the confirmation of the retirement")
 }

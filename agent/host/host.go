@@ -19,9 +19,9 @@ import (
 	"pulley/agent/nodeconfig"
 	"pulley/internal/bounded"
 	"pulley/internal/clip"
-	"pulley/internal/release/trust"
-
+	"pulley/internal/model"
 	"pulley/internal/pattern"
+	"pulley/internal/release/trust"
 )
 
 // Machine restores the agent's schedule and the lists of signers after a run that damaged them, and runs a release's
@@ -89,7 +89,7 @@ func both(a, b error) error {
 }
 
 // Verify runs the release's own checks.
-func (m *Machine) Verify(ctx context.Context, job agent.Job) error {
+func (m *Machine) Verify(ctx context.Context, job model.Job) error {
 	return scripts{folder: "validate.d", shown: 600, timeout: m.timeout, log: m.log}.run(ctx, job)
 }
 
@@ -97,13 +97,13 @@ func (m *Machine) Verify(ctx context.Context, job agent.Job) error {
 const maxWhy = 1000
 
 // Retire runs the release's retire hooks. Their output is shortened to fit into an answer.
-func (m *Machine) Retire(ctx context.Context, job agent.Job, why agent.Prose) error {
+func (m *Machine) Retire(ctx context.Context, job model.Job, why model.Prose) error {
 	env := []string{"PULLEY_WHY=" + clip.Line(string(why), maxWhy)}
 	return scripts{folder: "retire.d", env: env, shown: 140, timeout: m.timeout, log: m.log}.run(ctx, job)
 }
 
 // Tell runs the release's hooks for changed nodes.
-func (m *Machine) Tell(ctx context.Context, job agent.Job, difference []byte, after string, acknowledge func(string) error) error {
+func (m *Machine) Tell(ctx context.Context, job model.Job, difference []byte, after string, acknowledge func(string) error) error {
 	return scripts{folder: "hosts.d", shown: 600, timeout: m.timeout, log: m.log, stdin: difference, after: after, done: acknowledge}.run(ctx, job)
 }
 

@@ -11,9 +11,9 @@ import (
 	"path/filepath"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/child"
 	"pulley/internal/clip"
+	"pulley/internal/model"
 )
 
 // scriptTimeout limits one script of a release.
@@ -33,7 +33,7 @@ type scripts struct {
 }
 
 // run runs the executables of the folder, ordered by name, until the first failure. A missing folder counts as empty.
-func (s scripts) run(ctx context.Context, job agent.Job) error {
+func (s scripts) run(ctx context.Context, job model.Job) error {
 	dir := filepath.Join(job.Tree, s.folder)
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -62,7 +62,7 @@ func (s scripts) run(ctx context.Context, job agent.Job) error {
 	return nil
 }
 
-func (s scripts) one(ctx context.Context, script string, job agent.Job) error {
+func (s scripts) one(ctx context.Context, script string, job model.Job) error {
 	late := fmt.Errorf("it took longer than %s", s.timeout)
 	ctx, cancel := context.WithTimeoutCause(ctx, s.timeout, late)
 	defer cancel()

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/child"
+	"pulley/internal/model"
 )
 
 // A check that is interrupted by the agent's stop is not a failure of the release.
@@ -21,7 +21,7 @@ func TestStoppedCheckIsNoFailure(t *testing.T) {
 	s := scripts{log: slog.New(slog.DiscardHandler), timeout: time.Minute}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := s.one(ctx, "/bin/true", agent.Job{}); !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "longer than") {
+	if err := s.one(ctx, "/bin/true", model.Job{}); !errors.Is(err, context.Canceled) || strings.Contains(err.Error(), "longer than") {
 		t.Error(err)
 	}
 }
@@ -39,7 +39,7 @@ func TestHooksRunInOrderUntilOneFails(t *testing.T) {
 	}
 	script(t, filepath.Join(tree, "retire.d", "15-notes"), "echo 15 >>"+said, 0o644)
 	m := &Machine{log: slog.New(slog.DiscardHandler), timeout: time.Minute}
-	job := agent.Job{Identity: agent.Identity{Node: "web1", Environment: "dev"}, Target: agent.Target{Release: "1.0.0"}, Tree: tree}
+	job := model.Job{Identity: model.Identity{Node: "web1", Environment: "dev"}, Target: model.Target{Release: "1.0.0"}, Tree: tree}
 	err := m.Retire(t.Context(), job, "fewer are\x00 needed")
 	if err == nil || err.Error() != "retire.d/30-third: exit status 7: no" {
 		t.Errorf("it ends with %v", err)
@@ -48,7 +48,7 @@ func TestHooksRunInOrderUntilOneFails(t *testing.T) {
 	if want := "1 dev 1.0.0\n2 web1 fewer are needed\n3\n"; err != nil || string(got) != want {
 		t.Errorf("they ran as\n%swant\n%s%v", got, want, err)
 	}
-	if err := m.Retire(t.Context(), agent.Job{Tree: t.TempDir()}, ""); err != nil {
+	if err := m.Retire(t.Context(), model.Job{Tree: t.TempDir()}, ""); err != nil {
 		t.Errorf("without hooks: %v", err)
 	}
 }
@@ -61,7 +61,7 @@ func TestHooksForChangedNodes(t *testing.T) {
 	m := &Machine{log: slog.New(slog.DiscardHandler), timeout: 5 * time.Second}
 	difference, acknowledged := []byte(strings.Repeat("x", 1<<20)), ""
 	tell := func() string {
-		err := m.Tell(t.Context(), agent.Job{Tree: tree}, difference, acknowledged, func(name string) error {
+		err := m.Tell(t.Context(), model.Job{Tree: tree}, difference, acknowledged, func(name string) error {
 			acknowledged = name
 			return nil
 		})
@@ -100,7 +100,7 @@ func TestHangingHookIsEnded(t *testing.T) {
 	tree := t.TempDir()
 	script(t, filepath.Join(tree, "retire.d", "10-hangs"), "echo busy; sleep 1000 & wait", 0o755)
 	m := &Machine{log: slog.New(slog.DiscardHandler), timeout: 200 * time.Millisecond}
-	err := m.Retire(t.Context(), agent.Job{Tree: tree}, "")
+	err := m.Retire(t.Context(), model.Job{Tree: tree}, "")
 	if err == nil || err.Error() != "retire.d/10-hangs: it took longer than 200ms: busy" {
 		t.Errorf("it ends with %v", err)
 	}
@@ -117,7 +117,7 @@ setsid sh -c 'echo $$ >service; exec sleep 1000' &
 sh -c 'echo $$ >rest; exec sleep 1000' &
 while ! [ -s service ] || ! [ -s rest ]; do sleep 0.01; done`, 0o755)
 	s := scripts{folder: "retire.d", shown: 100, timeout: time.Minute, log: slog.New(slog.DiscardHandler)}
-	if err := s.run(t.Context(), agent.Job{Tree: tree}); err != nil {
+	if err := s.run(t.Context(), model.Job{Tree: tree}); err != nil {
 		t.Error(err)
 	}
 	alive := func(name string) (child.Process, bool) {

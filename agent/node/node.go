@@ -22,6 +22,7 @@ import (
 	"pulley/agent/stage"
 	"pulley/agent/takeover"
 	"pulley/internal/clip"
+	"pulley/internal/model"
 	"pulley/internal/puppet"
 )
 
@@ -77,10 +78,10 @@ func (s Setup) Open(ctx context.Context) (*Node, error) {
 		Identity: s.Identity, Settings: s.Settings, Version: s.Version, MachineID: nodeconfig.MachineID(s.Root), Boot: nodeconfig.BootID(),
 		Control: n.store.Node, Content: n.parts, Puppet: n.Puppet, Machine: host.New(s.Config, stage.Signers(s.Config), s.Now, s.Log),
 		Memory: disk, Now: s.Now, Log: s.Log, VerifyTimeout: s.VerifyTimeout,
-		Step: s.Step, Upgrade: s.standing, Signatures: func() *agent.Signatures { return stage.Report(n.parts.Verifier.Files) },
+		Step: s.Step, Upgrade: s.standing, Signatures: func() *model.Signatures { return stage.Report(n.parts.Verifier.Files) },
 		Rivals: s.rivals, Unscheduled: func() error { return host.Unscheduled(s.Root, s.Crontab(), s.Now()) },
 		Facts: n.Puppet.Facts, Inquire: n.Puppet.Inquire, Hosts: n.parts,
-		Current: func(d agent.Desired) (*agent.Refusal, func() error) {
+		Current: func(d model.Desired) (*model.Refusal, func() error) {
 			return stage.Current(n.parts.Verifier, s.Identity, d)
 		},
 	}
@@ -113,7 +114,7 @@ func (s Setup) rivals(ctx context.Context) (string, error) {
 }
 
 // State reads what the node remembers of its runs.
-func (n *Node) State() (agent.State, error) { return n.disk.Load() }
+func (n *Node) State() (model.State, error) { return n.disk.Load() }
 
 // Close releases the lock and closes the connections.
 func (n *Node) Close() error {
@@ -139,19 +140,19 @@ func (s Setup) Look(ctx context.Context, release string, opts agent.Options) (ag
 	if err != nil {
 		return agent.Report{}, errors.Join(err, n.Close())
 	}
-	opts.Noop, opts.Look = true, agent.Target{Release: release, Tree: r.Content.Tree}
+	opts.Noop, opts.Look = true, model.Target{Release: release, Tree: r.Content.Tree}
 	return n.tick(ctx, opts), n.Close()
 }
 
 // Stage fetches the release and the data that etcd wants for this node, and returns the job of a run on them. Both must
 // be authentic. No attempt is counted. done lets them be removed again. Without a promoted release, the job
 // has no tree.
-func (n *Node) Stage(ctx context.Context) (job agent.Job, done func(), err error) {
+func (n *Node) Stage(ctx context.Context) (job model.Job, done func(), err error) {
 	d, err := n.store.Node.Desire(ctx, n.Identity)
 	if err != nil {
 		return job, nil, err
 	}
-	job = agent.Job{Identity: n.Identity, Target: d.Wanted()}
+	job = model.Job{Identity: n.Identity, Target: d.Wanted()}
 	if job.Target.Release == "" {
 		return job, func() {}, nil
 	}
@@ -172,11 +173,11 @@ func (n *Node) Stage(ctx context.Context) (job agent.Job, done func(), err error
 
 // stageHosts reads the host list if the staged release shows other nodes to this one, and records its revision. It returns
 // the data file with these nodes.
-func (n *Node) stageHosts(ctx context.Context, d agent.Desired) (agent.Seen, error) {
+func (n *Node) stageHosts(ctx context.Context, d model.Desired) (model.Seen, error) {
 	tree := d.Wanted().Tree
-	seen, err := n.parts.ShowHosts(n.Identity, tree, agent.Watch{})
-	if err == nil && seen.Digest == "" || err != nil && !errors.Is(err, agent.ErrNoHosts) {
-		return agent.Seen{}, err
+	seen, err := n.parts.ShowHosts(n.Identity, tree, model.Watch{})
+	if err == nil && seen.Digest == "" || err != nil && !errors.Is(err, model.ErrNoHosts) {
+		return model.Seen{}, err
 	}
 	state, err := n.disk.Load()
 	if err == nil {
@@ -187,9 +188,9 @@ func (n *Node) stageHosts(ctx context.Context, d agent.Desired) (agent.Seen, err
 		err = n.disk.Save(state)
 	}
 	if err != nil {
-		return agent.Seen{}, err
+		return model.Seen{}, err
 	}
-	return n.parts.ShowHosts(n.Identity, tree, agent.Watch{})
+	return n.parts.ShowHosts(n.Identity, tree, model.Watch{})
 }
 
 func (n *Node) tick(ctx context.Context, opts agent.Options) agent.Report {

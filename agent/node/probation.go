@@ -10,6 +10,7 @@ import (
 	"pulley/agent/control"
 	"pulley/agent/upgrade"
 	"pulley/internal/failpoint"
+	"pulley/internal/model"
 )
 
 // probation lets the candidate run this tick, judges it, and acts on the result. This agent runs every tick that does
@@ -54,13 +55,13 @@ func (u *supervisor) probation(ctx context.Context) (Turned, error) {
 		return u.tick(ctx, u.opts.Options)
 	}
 	if have, err := upgrade.Digest(u.folder.Candidate(s.Candidate.Digest)); err != nil || have != s.Candidate.Digest {
-		return u.drop(ctx, s, agent.Problem{Code: agent.UpgradeDamaged})
+		return u.drop(ctx, s, model.Problem{Code: model.UpgradeDamaged})
 	}
 	return u.watch(ctx, s, want)
 }
 
 // watch lets the candidate run the tick.
-func (u *supervisor) watch(ctx context.Context, s upgrade.State, want agent.AgentChoice) (Turned, error) {
+func (u *supervisor) watch(ctx context.Context, s upgrade.State, want model.AgentChoice) (Turned, error) {
 	flags := append([]string{fmt.Sprintf("--supervised-by=%d", upgrade.Descriptor)}, u.opts.Run...)
 	trial := upgrade.Watch(ctx, u.command(s.Candidate.Program, "run", flags...), u.proof())
 	finding, why := upgrade.Judge(trial)
@@ -68,7 +69,7 @@ func (u *supervisor) watch(ctx context.Context, s upgrade.State, want agent.Agen
 	switch finding {
 	case upgrade.Good:
 		if why, reported := u.reported(ctx, s.Candidate.Program); !reported { // its own message is not a proof
-			if why == (agent.Problem{}) || u.testEtcd(ctx) != nil { // a full etcd rejects this agent's writes too
+			if why == (model.Problem{}) || u.testEtcd(ctx) != nil { // a full etcd rejects this agent's writes too
 				return done, nil
 			}
 			return u.drop(ctx, s, why)
@@ -100,7 +101,7 @@ func (u *supervisor) watch(ctx context.Context, s upgrade.State, want agent.Agen
 }
 
 // hinder records why the candidate cannot be started or installed, for the node's next status.
-func (u *supervisor) hinder(why agent.Problem) {
+func (u *supervisor) hinder(why model.Problem) {
 	s, err := u.folder.Load()
 	if err == nil && s.Candidate != nil {
 		err = u.folder.Save(s.Hindered(why))
@@ -112,7 +113,7 @@ func (u *supervisor) hinder(why agent.Problem) {
 
 // doubt records that a tick failed with the candidate and not with this agent. After too many in a row it drops the
 // candidate.
-func (u *supervisor) doubt(s upgrade.State, why agent.Problem, puppet bool) {
+func (u *supervisor) doubt(s upgrade.State, why model.Problem, puppet bool) {
 	s, condemned := s.Doubt(why, puppet)
 	if condemned {
 		why.Times = s.Candidate.Doubts
@@ -127,7 +128,7 @@ func (u *supervisor) doubt(s upgrade.State, why agent.Problem, puppet bool) {
 
 // credit counts a good tick. After enough of them, it installs the candidate, if etcd still wants it and its signature
 // is still valid.
-func (u *supervisor) credit(ctx context.Context, s upgrade.State, want agent.AgentChoice, puppet bool) (replaced bool, err error) {
+func (u *supervisor) credit(ctx context.Context, s upgrade.State, want model.AgentChoice, puppet bool) (replaced bool, err error) {
 	s, verified := s.Credit(u.proof(), puppet, u.Now())
 	if err := u.folder.Save(s); err != nil {
 		return false, err
@@ -139,7 +140,7 @@ func (u *supervisor) credit(ctx context.Context, s upgrade.State, want agent.Age
 	}
 	version := s.Candidate.Version
 	switch err := u.stillSigned(ctx, s.Candidate.Program); {
-	case errors.Is(err, agent.ErrUnreachable) || ctx.Err() != nil:
+	case errors.Is(err, model.ErrUnreachable) || ctx.Err() != nil:
 		return false, err // retry in the next tick
 	case err != nil:
 		s.Candidate = nil
@@ -154,12 +155,12 @@ func (u *supervisor) credit(ctx context.Context, s upgrade.State, want agent.Age
 }
 
 // drop records that the candidate failed, and runs the tick with this agent.
-func (u *supervisor) drop(ctx context.Context, s upgrade.State, why agent.Problem) (Turned, error) {
+func (u *supervisor) drop(ctx context.Context, s upgrade.State, why model.Problem) (Turned, error) {
 	u.discard(s, why)
 	return u.tick(ctx, u.opts.Options)
 }
 
-func (u *supervisor) discard(s upgrade.State, why agent.Problem) {
+func (u *supervisor) discard(s upgrade.State, why model.Problem) {
 	u.Log.Error("the new agent is dropped", "version", s.Candidate.Version, "code", why.Code, "why", why)
 	s = s.Drop(s.Candidate.Program, s.Candidate.Choice(), why, u.Now())
 	if err := errors.Join(u.folder.Save(s), u.folder.Tidy(s)); err != nil {
@@ -169,14 +170,14 @@ func (u *supervisor) discard(s upgrade.State, why agent.Problem) {
 
 // compare repeats a failed tick with this agent. If it succeeds, the candidate is at fault; otherwise the release or
 // the machine is. It repeats a failed Puppet run immediately, without the wait before a retry.
-func (u *supervisor) compare(ctx context.Context, s upgrade.State, trial upgrade.Trial, why agent.Problem) (Turned, error) {
+func (u *supervisor) compare(ctx context.Context, s upgrade.State, trial upgrade.Trial, why model.Problem) (Turned, error) {
 	again := u.opts.Options
 	again.Force = trial.Ending.Failed
 	t, err := u.tick(ctx, again)
 	if t.Report == nil {
 		return t, err
 	}
-	fine := t.Report.Err == nil && !t.Report.Unreachable && (t.Report.Run == nil || t.Report.Run.Outcome != agent.Failed)
+	fine := t.Report.Err == nil && !t.Report.Unreachable && (t.Report.Run == nil || t.Report.Run.Outcome != model.Failed)
 	if fine {
 		why.Version = u.OwnVersion()
 		u.doubt(s, why, trial.Ending.Failed)
@@ -185,10 +186,10 @@ func (u *supervisor) compare(ctx context.Context, s upgrade.State, trial upgrade
 }
 
 // peek returns the decision of a tick without running the tick.
-func (u *supervisor) peek(ctx context.Context) (agent.Decision, agent.Desired, error) {
+func (u *supervisor) peek(ctx context.Context) (model.Decision, model.Desired, error) {
 	n, err := u.Open(ctx)
 	if err != nil {
-		return agent.Decision{}, agent.Desired{}, err
+		return model.Decision{}, model.Desired{}, err
 	}
 	decision, desired, err := n.agent.Peek(ctx)
 	return decision, desired, errors.Join(err, n.Close())
@@ -196,20 +197,20 @@ func (u *supervisor) peek(ctx context.Context) (agent.Decision, agent.Desired, e
 
 // reported reports whether etcd has a status of this node from the candidate. If etcd does not answer, it returns no
 // problem.
-func (u *supervisor) reported(ctx context.Context, p upgrade.Program) (why agent.Problem, ok bool) {
+func (u *supervisor) reported(ctx context.Context, p upgrade.Program) (why model.Problem, ok bool) {
 	s, err := control.Open(u.Store)
 	if err != nil {
-		return agent.Problem{}, false
+		return model.Problem{}, false
 	}
 	defer s.Close()
 	st, found, err := s.Node.Status(ctx, u.Identity)
 	switch {
 	case err != nil:
-		return agent.Problem{}, false
+		return model.Problem{}, false
 	case !found:
-		return agent.Problem{Code: agent.UpgradeNoReport}, false
+		return model.Problem{Code: model.UpgradeNoReport}, false
 	case strings.TrimPrefix(st.Version, "v") != p.Version:
-		return agent.Problem{Code: agent.UpgradeNoReport, Version: st.Version}, false
+		return model.Problem{Code: model.UpgradeNoReport, Version: st.Version}, false
 	}
-	return agent.Problem{}, true
+	return model.Problem{}, true
 }

@@ -16,10 +16,10 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/agent/control"
 	"pulley/agent/nodeconfig"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 )
 
@@ -65,7 +65,7 @@ func newRenewing(t *testing.T) *renewing {
 	t.Cleanup(w.server.Close)
 
 	c := nodeconfig.Under(t.TempDir())
-	c.Identity = agent.Identity{Node: "compute1", Environment: "dev"}
+	c.Identity = model.Identity{Node: "compute1", Environment: "dev"}
 	c.Servers = []string{w.server.URL}
 	c.Store.Cert = c.IdentityFile()
 	w.node = &Node{Setup: Setup{Config: c}, store: &control.Client{}}

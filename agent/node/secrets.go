@@ -16,11 +16,11 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pulley/agent"
 	"pulley/agent/nodeconfig"
 	"pulley/hieradata"
 	"pulley/internal/bounded"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/secrets"
 	"pulley/internal/stablehash"
 )
@@ -59,7 +59,7 @@ type layerFile struct {
 }
 
 // reveal writes the data of a job with its secrets decrypted into a folder in memory.
-func (n *Node) reveal(ctx context.Context, job agent.Job) (data string, done func() error, err error) {
+func (n *Node) reveal(ctx context.Context, job model.Job) (data string, done func() error, err error) {
 	none := func() error { return nil }
 	files, found, err := readLayers(job)
 	if err != nil || !found {
@@ -98,7 +98,7 @@ func (n *Node) reveal(ctx context.Context, job agent.Job) (data string, done fun
 }
 
 // readLayers reads the data files of a job. found reports whether one has a secret.
-func readLayers(job agent.Job) (files []layerFile, found bool, err error) {
+func readLayers(job model.Job) (files []layerFile, found bool, err error) {
 	levels, err := hieradata.ReadLevels(job.Data, job.Role, job.Node)
 	if err != nil {
 		return nil, false, err

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/agent/nodeconfig"
 	"pulley/hieradata"
+	"pulley/internal/model"
 	"pulley/internal/puppet"
 	"pulley/internal/secrets"
 )
@@ -47,14 +47,14 @@ include profile
 		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
-	run := func(identity string, noop bool) agent.Result {
+	run := func(identity string, noop bool) model.Result {
 		t.Helper()
 		return runWithSecrets(t, dir, identity, noop)
 	}
-	if r := run(other, false); r.Problem.Code != agent.SecretsUnusable || r.Kind != agent.Untouched || !strings.Contains(r.Problem.String(), "no identity on this machine decrypts it") {
+	if r := run(other, false); r.Problem.Code != model.SecretsUnusable || r.Kind != model.Untouched || !strings.Contains(r.Problem.String(), "no identity on this machine decrypts it") {
 		t.Errorf("a node of another role: %+v", r)
 	}
-	if r := run(mine, true); r.Outcome == agent.Failed {
+	if r := run(mine, true); r.Outcome == model.Failed {
 		t.Errorf("noop: %+v", r)
 	}
 	r := run(mine, false)
@@ -77,15 +77,15 @@ include profile
 }
 
 // runWithSecrets runs Puppet as web1 with the identity, on the folders tree and data of dir.
-func runWithSecrets(t *testing.T, dir, identity string, noop bool) agent.Result {
+func runWithSecrets(t *testing.T, dir, identity string, noop bool) model.Result {
 	t.Helper()
 	n := &Node{Setup: Setup{Config: nodeconfig.Under(filepath.Join(dir, "root")), Log: slog.New(slog.DiscardHandler), Now: time.Now}}
 	must(t, os.MkdirAll(filepath.Join(n.StateDir(), "identity"), 0o700))
 	must(t, n.SaveSecrets([]string{identity}))
 	p := &puppet.Puppet{Dir: n.StateDir(), Deadline: time.Minute, StateDirs: []string{filepath.Join(dir, "absent")}, Reveal: n.reveal}
-	r, err := p.Apply(t.Context(), agent.Job{
-		Identity: agent.Identity{Node: "web1", Certname: "web1", Role: "web", Environment: "dev", PuppetEnvironment: "dev"},
-		ID:       "1", Target: agent.Target{Release: "1.0.0", Tree: "00"}, Tree: filepath.Join(dir, "tree"), Data: filepath.Join(dir, "data"), Noop: noop,
+	r, err := p.Apply(t.Context(), model.Job{
+		Identity: model.Identity{Node: "web1", Certname: "web1", Role: "web", Environment: "dev", PuppetEnvironment: "dev"},
+		ID:       "1", Target: model.Target{Release: "1.0.0", Tree: "00"}, Tree: filepath.Join(dir, "tree"), Data: filepath.Join(dir, "data"), Noop: noop,
 	})
 	must(t, err)
 	for _, parent := range memoryFolders {
@@ -140,7 +140,7 @@ hierarchy:
 		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte(content), 0o600))
 	}
-	if r := runWithSecrets(t, dir, identity, false); r.Kind != agent.Untouched || r.Problem.Code != agent.NotDecrypted {
+	if r := runWithSecrets(t, dir, identity, false); r.Kind != model.Untouched || r.Problem.Code != model.NotDecrypted {
 		t.Errorf("without the secret: %+v", r)
 	}
 	must(t, os.WriteFile(filepath.Join(dir, "data/role.yaml"), layer, 0o600))
@@ -150,7 +150,7 @@ hierarchy:
 	}
 }
 
-func logOf(r agent.Result) string {
+func logOf(r model.Result) string {
 	var b strings.Builder
 	for _, l := range r.Log {
 		b.WriteString(l.Message + "\n")

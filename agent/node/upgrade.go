@@ -18,6 +18,7 @@ import (
 	"pulley/agent/upgrade"
 	"pulley/internal/child"
 	"pulley/internal/failpoint"
+	"pulley/internal/model"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/release/trust"
@@ -64,9 +65,9 @@ func (s Setup) Turn(ctx context.Context, opts TurnOptions) (Turned, error) {
 
 // EndingOf returns the message about a tick from a new agent to the agent that watches it.
 func EndingOf(r agent.Report) upgrade.Ending {
-	e := upgrade.Ending{Puppet: r.Puppet, Unreachable: r.Unreachable, Failed: r.Run != nil && r.Run.Outcome == agent.Failed}
+	e := upgrade.Ending{Puppet: r.Puppet, Unreachable: r.Unreachable, Failed: r.Run != nil && r.Run.Outcome == model.Failed}
 	if r.Err != nil {
-		e.Problem = agent.Prose(r.Err.Error())
+		e.Problem = model.Prose(r.Err.Error())
 	}
 	return e
 }
@@ -102,17 +103,17 @@ func (s Setup) proof() upgrade.Proof {
 }
 
 // standing returns the state of this node's agent upgrade, or nil if it runs the wanted agent.
-func (s Setup) standing(want agent.AgentChoice) *agent.Upgrade {
+func (s Setup) standing(want model.AgentChoice) *model.Upgrade {
 	if want.Version == "" && !want.Unknown {
 		return nil
 	}
 	state, err := s.UpgradeFolder().Load()
 	if err != nil {
-		return &agent.Upgrade{Wanted: want.Version, Phase: agent.UpgradeWaiting, Problem: agent.Problem{Code: agent.UpgradeUnknown, Text: agent.Prose(err.Error())}}
+		return &model.Upgrade{Wanted: want.Version, Phase: model.UpgradeWaiting, Problem: model.Problem{Code: model.UpgradeUnknown, Text: model.Prose(err.Error())}}
 	}
 	u := state.Report(want, s.OwnVersion())
-	if u != nil && u.Phase == agent.UpgradeWaiting && u.Problem == (agent.Problem{}) && !s.installed() {
-		u.Problem = agent.Problem{Code: agent.UpgradeNotInstalled, Text: agent.Prose(s.UpgradeFolder().Installed)}
+	if u != nil && u.Phase == model.UpgradeWaiting && u.Problem == (model.Problem{}) && !s.installed() {
+		u.Problem = model.Problem{Code: model.UpgradeNotInstalled, Text: model.Prose(s.UpgradeFolder().Installed)}
 	}
 	return u
 }
@@ -131,7 +132,7 @@ func (s Setup) installed() bool {
 // only after a tick without work: an upgrade never coincides with new content.
 func (u *supervisor) consider(ctx context.Context, report agent.Report) error {
 	u.seen(report.Desired)
-	quiet := report.Err == nil && report.Run == nil && !report.Unreachable && report.Decision.Action == agent.Nothing
+	quiet := report.Err == nil && report.Run == nil && !report.Unreachable && report.Decision.Action == model.Nothing
 	if !quiet || !report.Decision.Calm(report.Desired) {
 		return nil
 	}
@@ -173,7 +174,7 @@ func (u *supervisor) consider(ctx context.Context, report agent.Report) error {
 }
 
 // seen records the wanted version after an operator reverted a version by hand, or after a rollout completed.
-func (u *supervisor) seen(d agent.Desired) {
+func (u *supervisor) seen(d model.Desired) {
 	if d.Unreachable != "" || d.Unreadable != "" {
 		return
 	}
@@ -196,14 +197,14 @@ func (u *supervisor) seen(d agent.Desired) {
 	}
 }
 
-func (u *supervisor) forget(s upgrade.State, want agent.AgentChoice) (upgrade.State, error) {
+func (u *supervisor) forget(s upgrade.State, want model.AgentChoice) (upgrade.State, error) {
 	s = s.Forgotten(want)
 	return s, errors.Join(u.folder.Save(s), u.folder.Tidy(s))
 }
 
 // try fetches and tests a version, and returns the resulting state. Its error means that nothing was learned about the
 // version.
-func (u *supervisor) try(ctx context.Context, s upgrade.State, want agent.AgentChoice) (upgrade.State, error) {
+func (u *supervisor) try(ctx context.Context, s upgrade.State, want model.AgentChoice) (upgrade.State, error) {
 	parts, err := stage.Open(u.Config, u.Now, u.Log)
 	if err != nil {
 		return s, err
@@ -241,35 +242,35 @@ func (u *supervisor) try(ctx context.Context, s upgrade.State, want agent.AgentC
 }
 
 // problemError is an error with a code.
-type problemError struct{ agent.Problem }
+type problemError struct{ model.Problem }
 
 func (e *problemError) Error() string { return e.Problem.String() }
 
 // problemOf returns the problem of an upgrade's error.
-func problemOf(err error) agent.Problem {
+func problemOf(err error) model.Problem {
 	var p *problemError
 	if errors.As(err, &p) {
 		return p.Problem
 	}
-	return agent.Problem{Code: agent.UpgradeUnavailable, Text: firstLine(err)}
+	return model.Problem{Code: model.UpgradeUnavailable, Text: firstLine(err)}
 }
 
 // firstLine returns an error without its hints, which are for terminals.
-func firstLine(err error) agent.Prose {
+func firstLine(err error) model.Prose {
 	line, _, _ := strings.Cut(err.Error(), "\n")
-	return agent.Prose(line)
+	return model.Prose(line)
 }
 
 // selfTest runs a candidate's self-test. A failure that this agent shares is not the candidate's fault. An ordinary
 // error may be a coincidence and is retried. A crash or a hang is not.
-func (u *supervisor) selfTest(ctx context.Context, p upgrade.Program) (upgrade.Finding, agent.Problem, error) {
+func (u *supervisor) selfTest(ctx context.Context, p upgrade.Program) (upgrade.Finding, model.Problem, error) {
 	for try := 1; ; try++ {
 		found, why, code := upgrade.SelfTest(ctx, u.command(p, "selftest"), u.proof().SelfTest)
 		if found != upgrade.Bad || code == crashed {
 			return found, why, ctx.Err()
 		}
 		if own := u.SelfTest(ctx); own != nil {
-			return upgrade.Nothing, agent.Problem{Code: agent.UpgradeSelfTestBoth, Text: firstLine(own)}, nil
+			return upgrade.Nothing, model.Problem{Code: model.UpgradeSelfTestBoth, Text: firstLine(own)}, nil
 		}
 		if code < 0 || try == upgrade.SelfTests {
 			return found, why, nil
@@ -287,7 +288,7 @@ const crashed = 2
 
 // find reads the record of a version. It returns the program for this machine's platform, and whether it is in place
 // already. Its error tells why this node refuses the version.
-func (u *supervisor) find(ctx context.Context, parts *stage.Content, s upgrade.State, want agent.AgentChoice) (p content.Program, there bool, err error) {
+func (u *supervisor) find(ctx context.Context, parts *stage.Content, s upgrade.State, want model.AgentChoice) (p content.Program, there bool, err error) {
 	r, err := parts.Store.Releases.Agent(ctx, want.Version)
 	if err != nil {
 		return p, false, err
@@ -295,7 +296,7 @@ func (u *supervisor) find(ctx context.Context, parts *stage.Content, s upgrade.S
 	platform := runtime.GOOS + "/" + runtime.GOARCH
 	p, ok := r.Platforms[platform]
 	if !ok {
-		return p, false, &problemError{agent.Problem{Code: agent.UpgradeNoProgram, Text: agent.Prose(platform)}}
+		return p, false, &problemError{model.Problem{Code: model.UpgradeNoProgram, Text: model.Prose(platform)}}
 	}
 	have, err := upgrade.Digest(u.folder.Installed)
 	if err != nil || have == p.SHA256 {
@@ -306,7 +307,7 @@ func (u *supervisor) find(ctx context.Context, parts *stage.Content, s upgrade.S
 		own = s.Installed.Version
 	}
 	if _, err := release.ParseVersion(own); err == nil && release.CompareVersions(want.Version, own) < 0 && !want.Downgrade && !s.Returns() {
-		return p, false, &problemError{agent.Problem{Code: agent.UpgradeOlder, Version: own}}
+		return p, false, &problemError{model.Problem{Code: model.UpgradeOlder, Version: own}}
 	}
 	return p, false, u.authentic(parts, r)
 }
@@ -318,7 +319,7 @@ func (u *supervisor) authentic(parts *stage.Content, r release.SignedAgent) erro
 		_, err = signers.Verify(trust.Agent, u.Identity.Environment, r.Record, r.Signatures, u.Now())
 	}
 	if err != nil {
-		return &problemError{agent.Problem{Code: agent.UpgradeRefused, Version: r.Version, Text: firstLine(err)}}
+		return &problemError{model.Problem{Code: model.UpgradeRefused, Version: r.Version, Text: firstLine(err)}}
 	}
 	return nil
 }
@@ -335,7 +336,7 @@ func (u *supervisor) stillSigned(ctx context.Context, p upgrade.Program) error {
 		return err
 	}
 	if published := r.Platforms[runtime.GOOS+"/"+runtime.GOARCH].SHA256; published != p.Digest {
-		return &problemError{agent.Problem{Code: agent.UpgradeChanged}}
+		return &problemError{model.Problem{Code: model.UpgradeChanged}}
 	}
 	return u.authentic(parts, r)
 }

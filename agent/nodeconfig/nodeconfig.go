@@ -22,7 +22,6 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"pulley/agent"
 	"pulley/agent/upgrade"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
@@ -101,8 +100,8 @@ type Flags struct {
 // Config is the effective configuration: agent.yaml, overridden by the variables, overridden by the flags.
 type Config struct {
 	File
-	Identity agent.Identity
-	Settings agent.Settings
+	Identity model.Identity
+	Settings model.Settings
 	Store    etcd.Config
 	Root     string
 	Path     string // of agent.yaml
@@ -239,7 +238,7 @@ func (c *Config) identify(f Flags, env cli.Env) error {
 	} else if role == "" {
 		return fmt.Errorf("%w\nfor a machine of another name, give its role: --role ROLE, or `role:` in %s", err, c.Path)
 	}
-	c.Identity = agent.Identity{Node: name, Certname: certname, Role: role, Environment: ref.String(), PuppetEnvironment: ref.Environment}
+	c.Identity = model.Identity{Node: name, Certname: certname, Role: role, Environment: ref.String(), PuppetEnvironment: ref.Environment}
 	return nil
 }
 
@@ -277,7 +276,7 @@ func (c *Config) useIdentity() {
 
 // limits sets defaults and refuses invalid limits.
 func (c *Config) limits() error {
-	c.Settings = agent.DefaultSettings()
+	c.Settings = model.DefaultSettings()
 	for _, d := range []struct {
 		name string
 		from time.Duration

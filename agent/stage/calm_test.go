@@ -10,9 +10,9 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/agent/control"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 	"pulley/internal/release/content"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -39,23 +39,23 @@ func TestNodeThatChangesInALoopIsShownSixTimesAnHour(t *testing.T) {
 	if err := os.WriteFile(file, []byte("hosts: {exports: [value]}\nroles:\n  web: {cardinality: 1}\n  balancer: {cardinality: 1, sees: [web]}\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	web := agent.Identity{Node: "web1", Role: "web", Environment: "dev", PuppetEnvironment: "dev"}
-	balancer := agent.Identity{Node: "balancer1", Role: "balancer", Environment: "dev", PuppetEnvironment: "dev"}
-	if err := st.Node.Register(t.Context(), "dev", agent.Host{Node: web.Node, Role: web.Role}); err != nil {
+	web := model.Identity{Node: "web1", Role: "web", Environment: "dev", PuppetEnvironment: "dev"}
+	balancer := model.Identity{Node: "balancer1", Role: "balancer", Environment: "dev", PuppetEnvironment: "dev"}
+	if err := st.Node.Register(t.Context(), "dev", model.Host{Node: web.Node, Role: web.Role}); err != nil {
 		t.Fatal(err)
 	}
 	shown := map[string]bool{}
-	var seen agent.Seen
+	var seen model.Seen
 	show := func(value int) {
 		t.Helper()
-		export := agent.Export{Facts: map[string]json.RawMessage{"value": fmt.Appendf(nil, "%d", value)}}
+		export := model.Export{Facts: map[string]json.RawMessage{"value": fmt.Appendf(nil, "%d", value)}}
 		if err := st.Node.PublishExport(t.Context(), web, export, true); err != nil {
 			t.Fatal(err)
 		}
 		if err := c.FetchHosts(t.Context(), balancer); err != nil {
 			t.Fatal(err)
 		}
-		if seen, err = c.ShowHosts(balancer, tree, agent.Watch{}); err != nil {
+		if seen, err = c.ShowHosts(balancer, tree, model.Watch{}); err != nil {
 			t.Fatal(err)
 		}
 		shown[seen.Digest] = true

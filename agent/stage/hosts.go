@@ -16,6 +16,7 @@ import (
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/hosts"
+	"pulley/internal/model"
 )
 
 var _ agent.Hosts = (*Content)(nil)
@@ -28,7 +29,7 @@ const (
 func (c *Content) hostsDir() string { return filepath.Join(filepath.Dir(c.dir), "hosts") }
 
 // FetchHosts reads the host list and stores its usable values. The file replaces the one before completely, or not at all.
-func (c *Content) FetchHosts(ctx context.Context, id agent.Identity) error {
+func (c *Content) FetchHosts(ctx context.Context, id model.Identity) error {
 	list, exports, unreadable, err := c.Store.Node.Hosts(ctx, id)
 	if err != nil {
 		return err
@@ -38,7 +39,7 @@ func (c *Content) FetchHosts(ctx context.Context, id agent.Identity) error {
 		c.log.Warn("entries of the host list are not usable and are left out", "entries", left+unreadable)
 	}
 	before, err := c.storedHosts()
-	if err != nil && !errors.Is(err, agent.ErrNoHosts) {
+	if err != nil && !errors.Is(err, model.ErrNoHosts) {
 		return err
 	}
 	if kept := hosts.Calm(before, nodes, c.now()); len(kept) > 0 {
@@ -56,21 +57,21 @@ func (c *Content) FetchHosts(ctx context.Context, id agent.Identity) error {
 
 // ShowHosts writes the data file with the nodes that this node sees by the release's environment file. The file's name
 // is its digest.
-func (c *Content) ShowHosts(id agent.Identity, tree string, w agent.Watch) (agent.Seen, error) {
+func (c *Content) ShowHosts(id model.Identity, tree string, w model.Watch) (model.Seen, error) {
 	view, err := hosts.ViewOf(c.trees.Path(tree), id)
 	if err != nil || view == nil {
-		return agent.Seen{}, err
+		return model.Seen{}, err
 	}
 	nodes, err := c.storedHosts()
 	if err != nil {
-		return agent.Seen{}, err
+		return model.Seen{}, err
 	}
 	since := w.Since(view.Alive)
 	document, err := view.Document(nodes, func(n hosts.Node) bool { return since == 0 || n.Signed > since })
 	if err != nil {
-		return agent.Seen{}, fmt.Errorf("cannot encode the nodes that this node sees: %w", err)
+		return model.Seen{}, fmt.Errorf("cannot encode the nodes that this node sees: %w", err)
 	}
-	s := agent.Seen{Digest: hieradata.Digest(document), Settle: view.Settle, Alive: view.Alive}
+	s := model.Seen{Digest: hieradata.Digest(document), Settle: view.Settle, Alive: view.Alive}
 	for _, n := range nodes {
 		if !n.Until.IsZero() && (s.Again.IsZero() || n.Until.Before(s.Again)) {
 			s.Again = n.Until
@@ -81,13 +82,13 @@ func (c *Content) ShowHosts(id agent.Identity, tree string, w agent.Watch) (agen
 		return s, nil
 	}
 	if err := c.writeHosts(filepath.Base(s.File), document); err != nil {
-		return agent.Seen{}, fmt.Errorf("cannot write the nodes that this node sees: %w", err)
+		return model.Seen{}, fmt.Errorf("cannot write the nodes that this node sees: %w", err)
 	}
 	return s, nil
 }
 
 // Export returns those facts of this machine that the release in a tree shows to other nodes.
-func (c *Content) Export(id agent.Identity, tree string, facts []byte) (agent.Export, error) {
+func (c *Content) Export(id model.Identity, tree string, facts []byte) (model.Export, error) {
 	e, left, err := hosts.ExportOf(c.trees.Path(tree), id.PuppetEnvironment, facts)
 	for _, why := range left {
 		c.log.Warn("cannot export a fact of this machine", "fact", why)
@@ -139,7 +140,7 @@ func (c *Content) document(digest string) ([]byte, error) {
 func (c *Content) storedHosts() (nodes []hosts.Node, err error) {
 	f, err := bounded.Open(filepath.Join(c.hostsDir(), listFile))
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, agent.ErrNoHosts
+		return nil, model.ErrNoHosts
 	}
 	if err != nil {
 		return nil, fmt.Errorf("cannot read the host list on disk: %w", err)
@@ -150,7 +151,7 @@ func (c *Content) storedHosts() (nodes []hosts.Node, err error) {
 		return nil, fmt.Errorf("cannot read the host list on disk: %w", err)
 	}
 	if err := json.Unmarshal(b, &nodes); err != nil {
-		return nil, fmt.Errorf("%w: the list on disk is damaged: %w", agent.ErrNoHosts, err)
+		return nil, fmt.Errorf("%w: the list on disk is damaged: %w", model.ErrNoHosts, err)
 	}
 	return nodes, nil
 }

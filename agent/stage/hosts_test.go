@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/agent"
 	"pulley/internal/hosts"
+	"pulley/internal/model"
 	"pulley/internal/release/content"
 )
 
@@ -30,22 +30,22 @@ func BenchmarkTakeTenThousandHosts(b *testing.B) {
 	if err := os.WriteFile(file, []byte("hosts: {exports: [ssh.ed25519.key]}\nroles:\n  web: {cardinality: 10000, flavor: small}\n  balancer: {cardinality: 1, sees: [web]}\n"), 0o644); err != nil {
 		b.Fatal(err)
 	}
-	list, exports := map[string]agent.Host{}, map[string]agent.Export{}
+	list, exports := map[string]model.Host{}, map[string]model.Export{}
 	for i := range 10_000 {
 		name := fmt.Sprint("web", i+1)
-		exports[name] = agent.Export{Facts: map[string]json.RawMessage{"ssh.ed25519.key": json.RawMessage(fmt.Sprintf(`"AAAAC3NzaC1lZDI1NTE5AAAAI%043d"`, i))}}
-		list[name] = agent.Host{Node: name, Role: "web", Hostname: name, Addresses: []string{fmt.Sprintf("10.0.%d.%d", i>>8, i&255), "192.0.2.1"}}
+		exports[name] = model.Export{Facts: map[string]json.RawMessage{"ssh.ed25519.key": json.RawMessage(fmt.Sprintf(`"AAAAC3NzaC1lZDI1NTE5AAAAI%043d"`, i))}}
+		list[name] = model.Host{Node: name, Role: "web", Hostname: name, Addresses: []string{fmt.Sprintf("10.0.%d.%d", i>>8, i&255), "192.0.2.1"}}
 	}
-	id := agent.Identity{Node: "balancer1", Role: "balancer", PuppetEnvironment: "dev"}
+	id := model.Identity{Node: "balancer1", Role: "balancer", PuppetEnvironment: "dev"}
 	for n := 0; b.Loop(); n++ {
-		list["web1"] = agent.Host{Node: "web1", Role: "web", Addresses: []string{fmt.Sprintf("10.1.%d.%d", n>>8&255, n&255)}}
+		list["web1"] = model.Host{Node: "web1", Role: "web", Addresses: []string{fmt.Sprintf("10.1.%d.%d", n>>8&255, n&255)}}
 		nodes, _ := hosts.Parse(list, exports)
 		stored, err := json.Marshal(nodes)
 		if err == nil {
 			err = c.writeHosts(listFile, stored)
 		}
 		if err == nil {
-			_, err = c.ShowHosts(id, tree, agent.Watch{})
+			_, err = c.ShowHosts(id, tree, model.Watch{})
 		}
 		if err != nil {
 			b.Fatal(err)

@@ -4,10 +4,10 @@ import (
 	"errors"
 	"path/filepath"
 
-	"pulley/agent"
 	"pulley/agent/nodeconfig"
 	"pulley/hieradata"
 	"pulley/internal/desired"
+	"pulley/internal/model"
 	"pulley/internal/release"
 	"pulley/internal/release/trust"
 )
@@ -25,7 +25,7 @@ func Signers(c nodeconfig.Config) trust.Files {
 
 // Signatures is a node's signature state, with the refusal if the state is unusable.
 type Signatures struct {
-	agent.Signatures
+	model.Signatures
 	Refusal *trust.Refusal `json:"refusal,omitempty"`
 }
 
@@ -35,23 +35,23 @@ func Check(f trust.Files) Signatures {
 	var s Signatures
 	switch {
 	case errors.As(err, &s.Refusal):
-		s.State = agent.SignaturesUnusable
+		s.State = model.SignaturesUnusable
 	case err != nil:
-		s.State, s.Refusal = agent.SignaturesUnusable, trust.Unreadable(err)
+		s.State, s.Refusal = model.SignaturesUnusable, trust.Unreadable(err)
 	case signers == nil:
-		s.State = agent.SignaturesNotChecked
+		s.State = model.SignaturesNotChecked
 	default:
-		s.State = agent.SignaturesChecked
+		s.State = model.SignaturesChecked
 		s.Signers, s.Keys = signers.Digest()
-		s.Release, s.Data, s.Permit = mark.Release, agent.Generation(mark.Data), agent.Epoch(mark.Permit)
-		s.Statement = agent.Epoch(mark.Statement)
+		s.Release, s.Data, s.Permit = mark.Release, model.Generation(mark.Data), model.Epoch(mark.Permit)
+		s.Statement = model.Epoch(mark.Statement)
 	}
 	return s
 }
 
 // Current judges the target that d wants by its statement. keep saves the epoch and the time of the statement; nil: it is known. A node
 // without usable lists judges nothing: it takes nothing new, or checks no signatures.
-func Current(v *trust.Verifier, id agent.Identity, d agent.Desired) (stale *agent.Refusal, keep func() error) {
+func Current(v *trust.Verifier, id model.Identity, d model.Desired) (stale *model.Refusal, keep func() error) {
 	signers, mark, err := v.Files.Read()
 	if err != nil || signers == nil {
 		return nil, nil
@@ -64,13 +64,13 @@ func Current(v *trust.Verifier, id agent.Identity, d agent.Desired) (stale *agen
 	}
 	var refused *trust.Refusal
 	if errors.As(err, &refused) {
-		stale = &agent.Refusal{Target: target, Error: *refused, At: d.Gate.At} // not now: each tick would write a new status
+		stale = &model.Refusal{Target: target, Error: *refused, At: d.Gate.At} // not now: each tick would write a new status
 	}
 	return stale, keep
 }
 
 // Report returns Check for the node's status in etcd.
-func Report(f trust.Files) *agent.Signatures {
+func Report(f trust.Files) *model.Signatures {
 	s := Check(f).Signatures
 	return &s
 }
@@ -78,18 +78,18 @@ func Report(f trust.Files) *agent.Signatures {
 // String returns the state, for people.
 func (s Signatures) String() string {
 	switch s.State {
-	case agent.SignaturesChecked:
+	case model.SignaturesChecked:
 		return "checked"
-	case agent.SignaturesNotChecked:
+	case model.SignaturesNotChecked:
 		return "not checked"
-	case agent.SignaturesUnusable:
+	case model.SignaturesUnusable:
 		return "the node accepts no new target: " + s.Refusal.Error()
 	}
 	return string(s.State)
 }
 
 // wanted returns the part of a target that package trust judges.
-func wanted(id agent.Identity, t agent.Target) trust.Target {
+func wanted(id model.Identity, t model.Target) trust.Target {
 	return trust.Target{Environment: id.Environment, Release: t.Release, Tree: t.Tree, Data: int64(t.Data), DataDigest: t.DataDigest}
 }
 

@@ -23,12 +23,13 @@ import (
 	"pulley/internal/desired"
 	"pulley/internal/etcd"
 	"pulley/internal/hosts"
+	"pulley/internal/model"
+	"pulley/internal/model/refusal"
 	"pulley/internal/puppet"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/release/mirror"
 	"pulley/internal/release/trust"
-	"pulley/internal/release/trust/refusal"
 )
 
 // keptReleases is the number of unneeded trees that stay on disk, to make a rollback possible without a download.
@@ -95,7 +96,7 @@ type found struct {
 
 // Stage fetches the missing parts of a target. A new target must be authentic. Stage records it as attempted before
 // Puppet can use it. A target in place must only be complete: its signer may have been removed since.
-func (c *Content) Stage(ctx context.Context, id agent.Identity, t agent.Target, how agent.Staging) (agent.Staged, error) {
+func (c *Content) Stage(ctx context.Context, id model.Identity, t model.Target, how agent.Staging) (agent.Staged, error) {
 	var f found
 	if !how.Taking {
 		return c.fetch(ctx, id, t, &f)
@@ -127,7 +128,7 @@ func (c *Content) Stage(ctx context.Context, id agent.Identity, t agent.Target, 
 
 // verify checks the records of a target and returns the high-water mark to save before the attempt. A preview only needs
 // signed records.
-func (c *Content) verify(ctx context.Context, signers *trust.Signers, mark trust.HighWaterMark, id agent.Identity, t agent.Target, how agent.Staging, f *found) (trust.HighWaterMark, error) {
+func (c *Content) verify(ctx context.Context, signers *trust.Signers, mark trust.HighWaterMark, id model.Identity, t model.Target, how agent.Staging, f *found) (trust.HighWaterMark, error) {
 	r, err := c.release(ctx, t, f)
 	if err == nil {
 		err = c.Verifier.Release(signers, wanted(id, t), releaseRecord(r))
@@ -156,7 +157,7 @@ func (c *Content) verify(ctx context.Context, signers *trust.Signers, mark trust
 	return c.Verifier.Raise(ctx, signers, mark, wanted(id, t))
 }
 
-func (c *Content) fetch(ctx context.Context, id agent.Identity, t agent.Target, f *found) (agent.Staged, error) {
+func (c *Content) fetch(ctx context.Context, id model.Identity, t model.Target, f *found) (agent.Staged, error) {
 	var s agent.Staged
 	if err := c.ensure(ctx, t, f); err != nil {
 		return s, err
@@ -192,7 +193,7 @@ func (c *Content) fetch(ctx context.Context, id agent.Identity, t agent.Target, 
 
 // ensure puts the published tree on disk and repairs a damaged one. Puppet would succeed on a damaged tree, because an
 // empty catalog is valid.
-func (c *Content) ensure(ctx context.Context, t agent.Target, f *found) error {
+func (c *Content) ensure(ctx context.Context, t model.Target, f *found) error {
 	err := c.trees.Verify(t.Tree)
 	var missing *content.NotInstalledError
 	var damaged *content.DamagedError
@@ -218,7 +219,7 @@ func (c *Content) ensure(ctx context.Context, t agent.Target, f *found) error {
 
 // release returns the record of a target's release from etcd. The delta from the tree in place comes with it, and is
 // mostly all that the node lacks.
-func (c *Content) release(ctx context.Context, t agent.Target, f *found) (release.SignedRelease, error) {
+func (c *Content) release(ctx context.Context, t model.Target, f *found) (release.SignedRelease, error) {
 	if f.release != nil {
 		return *f.release, nil
 	}
@@ -296,7 +297,7 @@ func (c *Content) Current() (string, error) { return c.trees.Current() }
 func (c *Content) Activate(tree string) error { return c.trees.Activate(tree) }
 
 // Collect removes trees, layers and records that none of the kept targets needs.
-func (c *Content) Collect(keep []agent.Target, dataDigests []string) error {
+func (c *Content) Collect(keep []model.Target, dataDigests []string) error {
 	var trees []string
 	records := map[string]bool{}
 	for _, t := range keep {
@@ -327,7 +328,7 @@ func (s split) Deltas(ctx context.Context, line string, from, to int64) ([][]byt
 }
 
 // generation returns a target's data. It reads the disk first, so that enforcement needs no etcd.
-func (c *Content) generation(ctx context.Context, id agent.Identity, t agent.Target, f *found) (hieradata.Generation, error) {
+func (c *Content) generation(ctx context.Context, id model.Identity, t model.Target, f *found) (hieradata.Generation, error) {
 	if g, err := c.load(t.DataDigest); err == nil {
 		return g, nil
 	}
@@ -342,7 +343,7 @@ func (c *Content) generation(ctx context.Context, id agent.Identity, t agent.Tar
 }
 
 // record returns the record of a target's data from etcd.
-func (c *Content) record(ctx context.Context, id agent.Identity, t agent.Target, f *found) (desired.SignedGeneration, error) {
+func (c *Content) record(ctx context.Context, id model.Identity, t model.Target, f *found) (desired.SignedGeneration, error) {
 	if f.data != nil {
 		return *f.data, nil
 	}
@@ -355,7 +356,7 @@ func (c *Content) record(ctx context.Context, id agent.Identity, t agent.Target,
 
 // levelsOf returns the levels of the node's live data. The environment file of the release has their order and the node's
 // attributes: it is signed, staged and rolled back with the release, and no fact of the node changes it.
-func levelsOf(tree string, id agent.Identity) (hieradata.Levels, error) {
+func levelsOf(tree string, id model.Identity) (hieradata.Levels, error) {
 	name, file, err := hosts.EnvironmentFile(tree, id.PuppetEnvironment)
 	if err != nil {
 		return nil, err
@@ -369,7 +370,7 @@ func levelsOf(tree string, id agent.Identity) (hieradata.Levels, error) {
 }
 
 // materialise writes the layers that concern this node. It does not fetch layers that are in place already.
-func (c *Content) materialise(ctx context.Context, id agent.Identity, g hieradata.Generation, levels hieradata.Levels) (string, error) {
+func (c *Content) materialise(ctx context.Context, id model.Identity, g hieradata.Generation, levels hieradata.Levels) (string, error) {
 	contents := map[string][]byte{}
 	inPlace := filepath.Join(c.dir, hieradata.NodeDigest(g, levels))
 	for _, l := range levels {

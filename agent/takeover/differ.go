@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/puppet"
 	"pulley/internal/puppet/settings"
 )
@@ -24,7 +24,7 @@ var differences = map[string]string{
 
 // Differences returns the settings of the machine's puppet agent and puppet apply that runs of Pulley on this node do not have. run are the
 // settings of a run. used reports whether Puppet has run here without Pulley: otherwise its default environment says nothing.
-func Differences(c puppet.Conf, run map[string]string, id agent.Identity, used bool) []Difference {
+func Differences(c puppet.Conf, run map[string]string, id model.Identity, used bool) []Difference {
 	var found []Difference
 	seen := map[Difference]bool{}
 	add := func(setting, value string, differs bool) {

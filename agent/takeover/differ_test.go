@@ -4,13 +4,13 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/puppet"
 )
 
 // A node that was in noop would be changed by its takeover without a word.
 func TestDifferences(t *testing.T) {
-	id := agent.Identity{Certname: "web1", PuppetEnvironment: "production"}
+	id := model.Identity{Certname: "web1", PuppetEnvironment: "production"}
 	same := puppet.Conf{Values: map[string]string{"noop": "false", "certname": "web1", "reports": "store", "server": "puppet"}}
 	if got := Differences(same, nil, id, true); len(got) != 0 {
 		t.Errorf("the same settings differ: %v", got)
@@ -31,7 +31,7 @@ func TestDifferences(t *testing.T) {
 
 // A catalog of Pulley would differ from that of the machine's own Puppet without a word.
 func TestLostSettings(t *testing.T) {
-	id := agent.Identity{Certname: "web1", PuppetEnvironment: "production"}
+	id := model.Identity{Certname: "web1", PuppetEnvironment: "production"}
 	conf := puppet.ParseConf(`
 [main]
 server = puppet

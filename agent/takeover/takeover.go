@@ -16,9 +16,9 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
+	"pulley/internal/model"
 	"pulley/internal/puppet"
 	"pulley/internal/schedule"
 )
@@ -193,7 +193,7 @@ func (m *Machine) Forget() error {
 // Disable turns the old agent off without removing any of it, and then starts Pulley's schedule through the function
 // on. It records the chosen schedule before any change. If an operator has disabled the agent, it returns a
 // *puppet.DisabledError. bare confirms a node whose last look, or last run, applied no class.
-func (m *Machine) Disable(ctx context.Context, by string, chosen Schedule, node agent.State, bare bool, on func(context.Context) error) error {
+func (m *Machine) Disable(ctx context.Context, by string, chosen Schedule, node model.State, bare bool, on func(context.Context) error) error {
 	s, err := Load(m.StateDir)
 	if err != nil {
 		return err
@@ -265,7 +265,7 @@ func (m *Machine) survey(ctx context.Context, s *State, by string, chosen Schedu
 
 // Remove permanently removes the units and lines that started the old agent. Their record stays. It needs a good run of
 // Pulley since the old agent was disabled, by the node's state. bare confirms a run that applied no class.
-func (m *Machine) Remove(ctx context.Context, by string, node agent.State, bare bool) error {
+func (m *Machine) Remove(ctx context.Context, by string, node model.State, bare bool) error {
 	s, err := Load(m.StateDir)
 	if err != nil {
 		return err

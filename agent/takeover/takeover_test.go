@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/puppet"
 	"pulley/internal/schedule"
 )
@@ -121,13 +121,13 @@ func (f *fixture) disable(t *testing.T) error {
 	if err != nil {
 		return err
 	}
-	return f.Disable(t.Context(), "ann", s.Choose("", false), agent.State{}, false, f.on)
+	return f.Disable(t.Context(), "ann", s.Choose("", false), model.State{}, false, f.on)
 }
 
 // remove removes the old agent after a good run of Pulley.
 func (f *fixture) remove(t *testing.T) error {
-	has := agent.Target{Release: "1.0.0", Tree: "00"}
-	return f.Remove(t.Context(), "ann", agent.State{LastGood: has, Enforcing: has, Outcome: agent.Changed, RanAt: noon.Add(time.Minute)}, false)
+	has := model.Target{Release: "1.0.0", Tree: "00"}
+	return f.Remove(t.Context(), "ann", model.State{LastGood: has, Enforcing: has, Outcome: model.Changed, RanAt: noon.Add(time.Minute)}, false)
 }
 func (f *fixture) undo(t *testing.T) error { return f.Undo(t.Context(), "ann", f.off) }
 
@@ -167,7 +167,7 @@ func TestDisableAndRemove(t *testing.T) {
 	if got := f.read(t, "etc/cron.d/puppet"); got != want {
 		t.Errorf("the crontab is\n%s", got)
 	}
-	if err := f.Remove(t.Context(), "ann", agent.State{}, false); err == nil || !strings.Contains(err.Error(), "no good run since") {
+	if err := f.Remove(t.Context(), "ann", model.State{}, false); err == nil || !strings.Contains(err.Error(), "no good run since") {
 		t.Errorf("remove before a good run of Pulley: %v", err)
 	}
 	must(t, f.remove(t))
@@ -421,7 +421,7 @@ func TestChosenScheduleSurvivesInterruption(t *testing.T) {
 			}
 			var on []Schedule
 			start := func(chosen Schedule) error {
-				return f.Disable(t.Context(), "ann", chosen, agent.State{}, false, func(context.Context) error { on = append(on, chosen); return nil })
+				return f.Disable(t.Context(), "ann", chosen, model.State{}, false, func(context.Context) error { on = append(on, chosen); return nil })
 			}
 			err := start(choose(c.cron, c.none))
 			if err == nil {

@@ -17,6 +17,7 @@ import (
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/failpoint"
+	"pulley/internal/model"
 )
 
 // Folder is the folder of a node's agent upgrades, and the path of the installed program.
@@ -242,7 +243,7 @@ func (f Folder) settle(s State) (State, error) {
 }
 
 // Back reinstalls the previous program. The replaced program is dropped like one that failed.
-func (f Folder) Back(s State, own string, why agent.Problem, now time.Time) (State, error) {
+func (f Folder) Back(s State, own string, why model.Problem, now time.Time) (State, error) {
 	fail := func(err error) (State, error) {
 		return s, fmt.Errorf("cannot restore the previous agent: %w", err)
 	}
@@ -264,7 +265,7 @@ func (f Folder) Back(s State, own string, why agent.Problem, now time.Time) (Sta
 		return fail(errors.New("it is in place already"))
 	}
 	now = now.UTC()
-	bad, want := Program{Version: own, Digest: have}, agent.AgentChoice{}
+	bad, want := Program{Version: own, Digest: have}, model.AgentChoice{}
 	if s.Installed != nil {
 		bad, want.Try, want.Order = s.Installed.Program, s.Installed.Try, s.Installed.Order
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"pulley/agent"
+	"pulley/internal/model"
 )
 
 func folder(t *testing.T) Folder {
@@ -36,7 +37,7 @@ func onProbation(t *testing.T) (Folder, State) {
 	if err := f.Place(newDigest, writes("new")); err != nil {
 		t.Fatal(err)
 	}
-	s := State{}.Found(Program{Version: "1.0.0", Digest: "x"}, 0, f.File()).Tested(Program{Version: "2.0.0", Digest: newDigest}, agent.AgentChoice{Try: 4}, now)
+	s := State{}.Found(Program{Version: "1.0.0", Digest: "x"}, 0, f.File()).Tested(Program{Version: "2.0.0", Digest: newDigest}, model.AgentChoice{Try: 4}, now)
 	if err := f.Save(s); err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +76,7 @@ func TestTakeoverAndUndo(t *testing.T) {
 	}
 	reads(t, f.Installed, "old")
 	// An earlier retry by an operator, which this node never needed.
-	before := agent.AgentChoice{Version: "2.0.0", Try: 9}
+	before := model.AgentChoice{Version: "2.0.0", Try: 9}
 	if move := s.Next(before, now); move != Stay {
 		t.Errorf("once it was taken back: %s", move)
 	}
@@ -85,14 +86,14 @@ func TestTakeoverAndUndo(t *testing.T) {
 	if s, err = f.Load(); err != nil || s.Dropped == nil || s.Dropped.Version != "2.0.0" {
 		t.Fatalf("taken back twice: %+v, %v", s, err)
 	}
-	if _, changes := s.Seen(agent.AgentChoice{Unknown: true}); changes {
+	if _, changes := s.Seen(model.AgentChoice{Unknown: true}); changes {
 		t.Error("it saw what can't be read")
 	}
 	s, _ = s.Seen(before)
-	if _, changes := s.Seen(agent.AgentChoice{Version: "2.0.0", Try: 10}); changes || s.Next(before, now) != Stay {
+	if _, changes := s.Seen(model.AgentChoice{Version: "2.0.0", Try: 10}); changes || s.Next(before, now) != Stay {
 		t.Errorf("once the wish was seen: %+v", s.Dropped)
 	}
-	if move := s.Next(agent.AgentChoice{Version: "2.0.0", Try: 10}, now); move != Fetch {
+	if move := s.Next(model.AgentChoice{Version: "2.0.0", Try: 10}, now); move != Fetch {
 		t.Errorf("once it is to be tried again: %s", move)
 	}
 	if err := os.Remove(f.previous()); err != nil {
@@ -225,7 +226,7 @@ func FuzzParseState(f *testing.F) {
 		if err != nil {
 			return
 		}
-		want := agent.AgentChoice{Version: "2.0.0"}
+		want := model.AgentChoice{Version: "2.0.0"}
 		if s.Next(want, now) == Forget && s.Forgotten(want).Next(want, now) == Forget {
 			t.Errorf("%q is forgotten for ever", b)
 		}

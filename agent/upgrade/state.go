@@ -17,8 +17,8 @@ import (
 	"syscall"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/clip"
+	"pulley/internal/model"
 )
 
 // Program is one build of the agent.
@@ -56,12 +56,12 @@ type Candidate struct {
 	// Doubts counts ticks in a row that failed with it, and not with the agent in place directly afterwards.
 	Doubts  int           `json:"doubts,omitempty"`
 	Puppet  bool          `json:"puppet,omitempty"` // one was a Puppet run: only a good Puppet run resets them
-	Problem agent.Problem `json:"problem,omitzero"` // the last doubt, or why it could not start
+	Problem model.Problem `json:"problem,omitzero"` // the last doubt, or why it could not start
 }
 
 // Choice returns the choice for which the candidate was fetched.
-func (c Candidate) Choice() agent.AgentChoice {
-	return agent.AgentChoice{Version: c.Version, Try: c.Try, Order: c.Order}
+func (c Candidate) Choice() model.AgentChoice {
+	return model.AgentChoice{Version: c.Version, Try: c.Try, Order: c.Order}
 }
 
 // Dropped is an agent that failed. It stays dropped while its version is wanted, until an operator retries it, or a rollout orders
@@ -70,7 +70,7 @@ type Dropped struct {
 	Program
 	Try     int64         `json:"try,omitempty"`
 	Order   string        `json:"order,omitempty"`
-	Problem agent.Problem `json:"problem"`
+	Problem model.Problem `json:"problem"`
 	At      time.Time     `json:"at"`
 
 	// ByHand means that an operator reverted it. Only a retry after the next read of the wanted version counts; earlier
@@ -79,7 +79,7 @@ type Dropped struct {
 }
 
 // covers reports whether d blocks the wanted version.
-func (d *Dropped) covers(want agent.AgentChoice) bool {
+func (d *Dropped) covers(want model.AgentChoice) bool {
 	return d.ByHand || want.Try <= d.Try && (want.Order == "" || want.Order == d.Order)
 }
 
@@ -87,7 +87,7 @@ func (d *Dropped) covers(want agent.AgentChoice) bool {
 type Waiting struct {
 	Version string        `json:"version"`
 	Try     int64         `json:"try,omitempty"`
-	Problem agent.Problem `json:"problem"`
+	Problem model.Problem `json:"problem"`
 	At      time.Time     `json:"at"`
 }
 
@@ -128,8 +128,8 @@ const askAgain = 9 * time.Minute
 // maxText limits the stored text of a problem, in bytes.
 const maxText = 300
 
-func clipped(p agent.Problem) agent.Problem {
-	p.Text = agent.Prose(clip.Text(string(p.Text), maxText))
+func clipped(p model.Problem) model.Problem {
+	p.Text = model.Prose(clip.Text(string(p.Text), maxText))
 	return p
 }
 
@@ -144,7 +144,7 @@ const (
 )
 
 // Next decides the next move. It is a pure function of the state, the choice and the time.
-func (s State) Next(want agent.AgentChoice, now time.Time) Move {
+func (s State) Next(want model.AgentChoice, now time.Time) Move {
 	if s.stale(want) {
 		return Forget
 	}
@@ -162,7 +162,7 @@ func (s State) Next(want agent.AgentChoice, now time.Time) Move {
 }
 
 // stale reports whether the state mentions a version that is in place or no longer wanted.
-func (s State) stale(want agent.AgentChoice) bool {
+func (s State) stale(want model.AgentChoice) bool {
 	if want.Unknown {
 		return false
 	}
@@ -180,7 +180,7 @@ func (s State) installedVersion() string {
 }
 
 // Forgotten returns the state without other versions.
-func (s State) Forgotten(want agent.AgentChoice) State {
+func (s State) Forgotten(want model.AgentChoice) State {
 	if s.Candidate != nil && s.Candidate.Version != want.Version {
 		s.Candidate = nil
 	}
@@ -199,20 +199,20 @@ func (s State) Found(p Program, try int64, file string) State {
 }
 
 // Tested returns the state after a candidate passed its self-test.
-func (s State) Tested(p Program, want agent.AgentChoice, now time.Time) State {
+func (s State) Tested(p Program, want model.AgentChoice, now time.Time) State {
 	s.Candidate = &Candidate{Program: p, Try: want.Try, Order: want.Order, Since: now.UTC().Truncate(time.Second)}
 	s.Dropped, s.Waiting = nil, nil
 	return s
 }
 
 // Wait returns the state when a version is not available.
-func (s State) Wait(want agent.AgentChoice, why agent.Problem, now time.Time) State {
+func (s State) Wait(want model.AgentChoice, why model.Problem, now time.Time) State {
 	s.Waiting = &Waiting{Version: want.Version, Try: want.Try, Problem: clipped(why), At: now.UTC().Truncate(time.Second)}
 	return s
 }
 
 // Drop returns the state after p failed.
-func (s State) Drop(p Program, want agent.AgentChoice, why agent.Problem, now time.Time) State {
+func (s State) Drop(p Program, want model.AgentChoice, why model.Problem, now time.Time) State {
 	s.Dropped = &Dropped{Program: p, Try: want.Try, Order: want.Order, Problem: clipped(why), At: now.UTC().Truncate(time.Second)}
 	s.Candidate, s.Waiting = nil, nil
 	return s
@@ -224,7 +224,7 @@ func (s State) Returns() bool { return s.Installed != nil && s.Installed.Order !
 
 // Seen returns the state after the first read of the wanted version since a revert by hand, or since the rollout that installed it
 // completed, and whether the read changes the state.
-func (s State) Seen(want agent.AgentChoice) (State, bool) {
+func (s State) Seen(want model.AgentChoice) (State, bool) {
 	if s.Returns() && want.Order == "" && !want.Unknown && want.Version == s.Installed.Version {
 		i := *s.Installed
 		i.Order, s.Installed = "", &i
@@ -241,7 +241,7 @@ func (s State) Seen(want agent.AgentChoice) (State, bool) {
 
 // Doubt counts a tick that failed with the candidate and not with the agent in place directly afterwards. puppet means
 // a Puppet run. One failure may be a coincidence: condemned reports too many in a row.
-func (s State) Doubt(why agent.Problem, puppet bool) (_ State, condemned bool) {
+func (s State) Doubt(why model.Problem, puppet bool) (_ State, condemned bool) {
 	c := *s.Candidate
 	c.Doubts, c.Puppet, c.Problem, c.Good = c.Doubts+1, c.Puppet || puppet, clipped(why), 0
 	s.Candidate = &c
@@ -249,7 +249,7 @@ func (s State) Doubt(why agent.Problem, puppet bool) (_ State, condemned bool) {
 }
 
 // Hindered returns the state when the machine could not start the candidate.
-func (s State) Hindered(why agent.Problem) State {
+func (s State) Hindered(why model.Problem) State {
 	c := *s.Candidate
 	c.Problem = clipped(why)
 	s.Candidate = &c
@@ -263,7 +263,7 @@ func (s State) Credit(p Proof, puppet bool, now time.Time) (State, bool) {
 	if c.Puppet && !puppet {
 		return s, false
 	}
-	c.Doubts, c.Puppet, c.Problem = 0, false, agent.Problem{}
+	c.Doubts, c.Puppet, c.Problem = 0, false, model.Problem{}
 	c.Good++
 	if now.Before(c.Since) {
 		c.Since = now.UTC().Truncate(time.Second)
@@ -274,19 +274,19 @@ func (s State) Credit(p Proof, puppet bool, now time.Time) (State, bool) {
 
 // Report returns the upgrade for the node's status, or nil if the wanted version is in place. own is the version of the
 // agent in place.
-func (s State) Report(want agent.AgentChoice, own string) *agent.Upgrade {
+func (s State) Report(want model.AgentChoice, own string) *model.Upgrade {
 	if want.Unknown {
 		want = s.lastWanted()
 	}
 	if want.Version == "" || s.Installed != nil && s.Installed.Version == want.Version {
 		return nil
 	}
-	u := &agent.Upgrade{Wanted: want.Version, Phase: agent.UpgradeWaiting}
+	u := &model.Upgrade{Wanted: want.Version, Phase: model.UpgradeWaiting}
 	switch {
 	case s.Candidate != nil && s.Candidate.Version == want.Version:
-		u.Phase, u.Problem = agent.UpgradeProbation, s.Candidate.Problem
+		u.Phase, u.Problem = model.UpgradeProbation, s.Candidate.Problem
 	case s.Dropped != nil && s.Dropped.Version == want.Version && s.Dropped.covers(want):
-		u.Phase, u.Problem = agent.UpgradeDropped, s.Dropped.Problem
+		u.Phase, u.Problem = model.UpgradeDropped, s.Dropped.Problem
 	case s.Waiting != nil && s.Waiting.Version == want.Version:
 		u.Problem = s.Waiting.Problem
 	case s.Installed == nil && own == want.Version:
@@ -296,16 +296,16 @@ func (s State) Report(want agent.AgentChoice, own string) *agent.Upgrade {
 }
 
 // lastWanted returns the choice that this state is about.
-func (s State) lastWanted() agent.AgentChoice {
+func (s State) lastWanted() model.AgentChoice {
 	switch {
 	case s.Candidate != nil:
 		return s.Candidate.Choice()
 	case s.Dropped != nil:
-		return agent.AgentChoice{Version: s.Dropped.Version, Try: s.Dropped.Try, Order: s.Dropped.Order}
+		return model.AgentChoice{Version: s.Dropped.Version, Try: s.Dropped.Try, Order: s.Dropped.Order}
 	case s.Waiting != nil:
-		return agent.AgentChoice{Version: s.Waiting.Version, Try: s.Waiting.Try}
+		return model.AgentChoice{Version: s.Waiting.Version, Try: s.Waiting.Try}
 	}
-	return agent.AgentChoice{}
+	return model.AgentChoice{}
 }
 
 // String formats a program for people.
@@ -323,7 +323,7 @@ type Ending struct {
 	Unreachable bool        `json:"unreachable,omitempty"` // etcd did not answer
 	Puppet      bool        `json:"puppet,omitempty"`      // Puppet was started
 	Failed      bool        `json:"failed,omitempty"`      // its Puppet run failed
-	Problem     agent.Prose `json:"problem,omitempty"`     // why it could not run the tick
+	Problem     model.Prose `json:"problem,omitempty"`     // why it could not run the tick
 }
 
 // Trial is one tick of a candidate, as observed by the agent in place.
@@ -352,40 +352,40 @@ const (
 )
 
 // Judge derives the finding of a trial and its cause. It is a pure function.
-func Judge(t Trial) (Finding, agent.Problem) {
+func Judge(t Trial) (Finding, model.Problem) {
 	switch {
 	case t.Err != nil && machines(t.Err):
-		return Nothing, agent.Problem{Code: agent.UpgradeNotStarted, Text: agent.Prose(t.Err.Error())}
+		return Nothing, model.Problem{Code: model.UpgradeNotStarted, Text: model.Prose(t.Err.Error())}
 	case t.Err != nil:
-		return Bad, agent.Problem{Code: agent.UpgradeNotStarted, Text: agent.Prose(t.Err.Error())}
+		return Bad, model.Problem{Code: model.UpgradeNotStarted, Text: model.Prose(t.Err.Error())}
 	case t.Late == startStep:
-		return Bad, agent.Problem{Code: agent.UpgradeNotBegun, Limit: t.Limit}
+		return Bad, model.Problem{Code: model.UpgradeNotBegun, Limit: t.Limit}
 	case t.Late == endStep:
-		return Bad, agent.Problem{Code: agent.UpgradeNotEnded, Limit: t.Limit}
+		return Bad, model.Problem{Code: model.UpgradeNotEnded, Limit: t.Limit}
 	case t.Late != "":
-		return Bad, agent.Problem{Code: agent.UpgradeStoodStill, Step: t.Late, Limit: t.Limit}
+		return Bad, model.Problem{Code: model.UpgradeStoodStill, Step: t.Late, Limit: t.Limit}
 	case t.Stopped:
-		return Nothing, agent.Problem{Code: agent.UpgradeStopped}
+		return Nothing, model.Problem{Code: model.UpgradeStopped}
 	case t.Signal != "":
-		return Bad, agent.Problem{Code: agent.UpgradeKilled, Signal: t.Signal, Text: t.said()}
+		return Bad, model.Problem{Code: model.UpgradeKilled, Signal: t.Signal, Text: t.said()}
 	case t.Ending == nil && len(t.Steps) == 0:
-		return Bad, agent.Problem{Code: agent.UpgradeNeverBegan, Number: t.Code, Text: t.said()}
+		return Bad, model.Problem{Code: model.UpgradeNeverBegan, Number: t.Code, Text: t.said()}
 	case t.Ending == nil:
-		return Bad, agent.Problem{Code: agent.UpgradeNoEnding, Number: t.Code, Step: t.Steps[len(t.Steps)-1], Text: t.said()}
+		return Bad, model.Problem{Code: model.UpgradeNoEnding, Number: t.Code, Step: t.Steps[len(t.Steps)-1], Text: t.said()}
 	case t.Ending.Code != t.Code:
-		return Bad, agent.Problem{Code: agent.UpgradeOtherCode, Number: t.Code, Text: t.said()}
+		return Bad, model.Problem{Code: model.UpgradeOtherCode, Number: t.Code, Text: t.said()}
 	case t.Ending.Locked:
-		return Nothing, agent.Problem{Code: agent.UpgradeBusy}
+		return Nothing, model.Problem{Code: model.UpgradeBusy}
 	case t.Ending.Unreachable:
-		return Reach, agent.Problem{Code: agent.UpgradeNoEtcd}
+		return Reach, model.Problem{Code: model.UpgradeNoEtcd}
 	case t.Ending.Failed:
-		return Compare, agent.Problem{Code: agent.UpgradeRunFailed}
+		return Compare, model.Problem{Code: model.UpgradeRunFailed}
 	case t.Ending.Problem != "":
-		return Compare, agent.Problem{Code: agent.UpgradeTickFailed, Text: t.Ending.Problem}
+		return Compare, model.Problem{Code: model.UpgradeTickFailed, Text: t.Ending.Problem}
 	case !slices.Contains(t.Steps, lastStep):
-		return Bad, agent.Problem{Code: agent.UpgradeNoReport}
+		return Bad, model.Problem{Code: model.UpgradeNoReport}
 	}
-	return Good, agent.Problem{}
+	return Good, model.Problem{}
 }
 
 // machines reports whether the machine is at fault when a program cannot start: no memory, too many processes, a file
@@ -393,7 +393,7 @@ func Judge(t Trial) (Finding, agent.Problem) {
 func machines(err error) bool { return !errors.Is(err, syscall.ENOEXEC) }
 
 // said returns the candidate's last output, for people. A panic's reason comes first.
-func (t Trial) said() agent.Prose {
+func (t Trial) said() model.Prose {
 	words := t.Words
 	for _, begin := range []string{"panic: ", "fatal error: "} {
 		if i := strings.Index(words, begin); i >= 0 {
@@ -402,5 +402,5 @@ func (t Trial) said() agent.Prose {
 		}
 	}
 	words, _, _ = strings.Cut(strings.TrimSpace(words), "\n")
-	return agent.Prose(words)
+	return model.Prose(words)
 }

@@ -7,13 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 var now = time.Date(2026, 11, 21, 3, 0, 0, 0, time.UTC)
 
-func unavailable(text agent.Prose) agent.Problem {
-	return agent.Problem{Code: agent.UpgradeUnavailable, Text: text}
+func unavailable(text model.Prose) model.Problem {
+	return model.Problem{Code: model.UpgradeUnavailable, Text: text}
 }
 
 func program(version string) Program {
@@ -23,28 +23,28 @@ func program(version string) Program {
 // A version that failed on a node must not be retried every five minutes. It must be retried after a repair or on
 // request.
 func TestDroppedVersionIsRetriedOnRequest(t *testing.T) {
-	dropped := State{}.Drop(program("2.0.0"), agent.AgentChoice{Try: 3}, unavailable("it crashed"), now)
+	dropped := State{}.Drop(program("2.0.0"), model.AgentChoice{Try: 3}, unavailable("it crashed"), now)
 	for _, c := range []struct {
 		name string
 		s    State
-		want agent.AgentChoice
+		want model.AgentChoice
 		move Move
 	}{
-		{"no version is set", State{}, agent.AgentChoice{}, Stay},
-		{"a version is wanted", State{}, agent.AgentChoice{Version: "2.0.0"}, Fetch},
-		{"it is in place", State{}.Found(program("2.0.0"), 0, "x"), agent.AgentChoice{Version: "2.0.0"}, Stay},
-		{"another is in place", State{}.Found(program("1.0.0"), 0, "x"), agent.AgentChoice{Version: "2.0.0"}, Fetch},
-		{"it is on probation", State{}.Tested(program("2.0.0"), agent.AgentChoice{Try: 0}, now), agent.AgentChoice{Version: "2.0.0"}, Stay},
-		{"another is on probation", State{}.Tested(program("1.5.0"), agent.AgentChoice{Try: 0}, now), agent.AgentChoice{Version: "2.0.0"}, Forget},
-		{"none is wanted any more", State{}.Tested(program("1.5.0"), agent.AgentChoice{Try: 0}, now), agent.AgentChoice{}, Forget},
-		{"it was dropped", dropped, agent.AgentChoice{Version: "2.0.0", Try: 3}, Stay},
-		{"it was dropped, and no operator retried it", dropped, agent.AgentChoice{Version: "2.0.0", Try: 2}, Stay},
-		{"it was dropped, and is to be tried again", dropped, agent.AgentChoice{Version: "2.0.0", Try: 4}, Fetch},
-		{"another was dropped", dropped, agent.AgentChoice{Version: "2.0.1", Try: 3}, Forget},
-		{"it could not be had a minute ago", State{}.Wait(agent.AgentChoice{Version: "2.0.0"}, unavailable("no"), now.Add(-time.Minute)), agent.AgentChoice{Version: "2.0.0"}, Stay},
-		{"it could not be had ten minutes ago", State{}.Wait(agent.AgentChoice{Version: "2.0.0"}, unavailable("no"), now.Add(-10*time.Minute)), agent.AgentChoice{Version: "2.0.0"}, Fetch},
-		{"it could not be had by a clock that was ahead", State{}.Wait(agent.AgentChoice{Version: "2.0.0"}, unavailable("no"), now.Add(time.Hour)), agent.AgentChoice{Version: "2.0.0"}, Fetch},
-		{"another could not be had", State{}.Wait(agent.AgentChoice{Version: "1.9.0"}, unavailable("no"), now), agent.AgentChoice{Version: "2.0.0"}, Forget},
+		{"no version is set", State{}, model.AgentChoice{}, Stay},
+		{"a version is wanted", State{}, model.AgentChoice{Version: "2.0.0"}, Fetch},
+		{"it is in place", State{}.Found(program("2.0.0"), 0, "x"), model.AgentChoice{Version: "2.0.0"}, Stay},
+		{"another is in place", State{}.Found(program("1.0.0"), 0, "x"), model.AgentChoice{Version: "2.0.0"}, Fetch},
+		{"it is on probation", State{}.Tested(program("2.0.0"), model.AgentChoice{Try: 0}, now), model.AgentChoice{Version: "2.0.0"}, Stay},
+		{"another is on probation", State{}.Tested(program("1.5.0"), model.AgentChoice{Try: 0}, now), model.AgentChoice{Version: "2.0.0"}, Forget},
+		{"none is wanted any more", State{}.Tested(program("1.5.0"), model.AgentChoice{Try: 0}, now), model.AgentChoice{}, Forget},
+		{"it was dropped", dropped, model.AgentChoice{Version: "2.0.0", Try: 3}, Stay},
+		{"it was dropped, and no operator retried it", dropped, model.AgentChoice{Version: "2.0.0", Try: 2}, Stay},
+		{"it was dropped, and is to be tried again", dropped, model.AgentChoice{Version: "2.0.0", Try: 4}, Fetch},
+		{"another was dropped", dropped, model.AgentChoice{Version: "2.0.1", Try: 3}, Forget},
+		{"it could not be had a minute ago", State{}.Wait(model.AgentChoice{Version: "2.0.0"}, unavailable("no"), now.Add(-time.Minute)), model.AgentChoice{Version: "2.0.0"}, Stay},
+		{"it could not be had ten minutes ago", State{}.Wait(model.AgentChoice{Version: "2.0.0"}, unavailable("no"), now.Add(-10*time.Minute)), model.AgentChoice{Version: "2.0.0"}, Fetch},
+		{"it could not be had by a clock that was ahead", State{}.Wait(model.AgentChoice{Version: "2.0.0"}, unavailable("no"), now.Add(time.Hour)), model.AgentChoice{Version: "2.0.0"}, Fetch},
+		{"another could not be had", State{}.Wait(model.AgentChoice{Version: "1.9.0"}, unavailable("no"), now), model.AgentChoice{Version: "2.0.0"}, Forget},
 	} {
 		got := c.s.Next(c.want, now)
 		if got != c.move {
@@ -61,7 +61,7 @@ func TestDroppedVersionIsRetriedOnRequest(t *testing.T) {
 // An agent that is installed too early was not watched for long enough to crash.
 func TestCandidateNeedsTicksAndTime(t *testing.T) {
 	p := Proof{Ticks: GoodTicks, Probation: Probation}
-	s := State{}.Tested(program("2.0.0"), agent.AgentChoice{Try: 0}, now)
+	s := State{}.Tested(program("2.0.0"), model.AgentChoice{Try: 0}, now)
 	for i, c := range []struct {
 		after  time.Duration
 		proven bool
@@ -71,7 +71,7 @@ func TestCandidateNeedsTicksAndTime(t *testing.T) {
 			t.Errorf("tick %d after %s: verified %t", i+1, c.after, proven)
 		}
 	}
-	s = State{}.Tested(program("2.0.0"), agent.AgentChoice{Try: 0}, now)
+	s = State{}.Tested(program("2.0.0"), model.AgentChoice{Try: 0}, now)
 	for i, c := range []struct {
 		after  time.Duration
 		proven bool
@@ -82,7 +82,7 @@ func TestCandidateNeedsTicksAndTime(t *testing.T) {
 		}
 	}
 	// If the clock was a year ahead at the start of a probation, the upgrade must not wait for a year.
-	s = State{}.Tested(program("2.0.0"), agent.AgentChoice{Try: 0}, now.Add(8760*time.Hour))
+	s = State{}.Tested(program("2.0.0"), model.AgentChoice{Try: 0}, now.Add(8760*time.Hour))
 	for _, after := range []time.Duration{0, 5 * time.Minute} {
 		if s, _ = s.Credit(p, false, now.Add(after)); !s.Candidate.Since.Equal(now) {
 			t.Errorf("probation began at %s", s.Candidate.Since)
@@ -95,29 +95,29 @@ func TestCandidateNeedsTicksAndTime(t *testing.T) {
 
 // Operators see only in this status why a node does not run the wanted version.
 func TestUpgradeInStatus(t *testing.T) {
-	want := agent.AgentChoice{Version: "2.0.0"}
+	want := model.AgentChoice{Version: "2.0.0"}
 	for _, c := range []struct {
 		name  string
 		s     State
-		want  agent.AgentChoice
+		want  model.AgentChoice
 		own   string
-		phase agent.UpgradePhase
+		phase model.UpgradePhase
 		says  string
 	}{
-		{"no version is set", State{}, agent.AgentChoice{}, "1.0.0", "", ""},
+		{"no version is set", State{}, model.AgentChoice{}, "1.0.0", "", ""},
 		{"it is in place", State{}.Found(program("2.0.0"), 0, "x"), want, "2.0.0", "", ""},
 		{"it seems to be in place", State{}, want, "2.0.0", "", ""},
-		{"it is to be fetched", State{}, want, "1.0.0", agent.UpgradeWaiting, ""},
-		{"it can't be had", State{}.Wait(want, unavailable("no program for linux/arm64"), now), want, "1.0.0", agent.UpgradeWaiting, "arm64"},
-		{"it is on probation", State{}.Tested(program("2.0.0"), agent.AgentChoice{Try: 0}, now), want, "1.0.0", agent.UpgradeProbation, ""},
-		{"the candidate reports it too", State{}.Tested(program("2.0.0"), agent.AgentChoice{Try: 0}, now), want, "2.0.0", agent.UpgradeProbation, ""},
-		{"it was dropped", State{}.Found(program("1.0.0"), 0, "x").Drop(program("2.0.0"), agent.AgentChoice{Try: 0}, unavailable("it crashed"), now), want, "1.0.0", agent.UpgradeDropped, "crashed"},
-		{"it is tried again", State{}.Drop(program("2.0.0"), agent.AgentChoice{Try: 0}, unavailable("it crashed"), now), agent.AgentChoice{Version: "2.0.0", Try: 1}, "1.0.0", agent.UpgradeWaiting, ""},
+		{"it is to be fetched", State{}, want, "1.0.0", model.UpgradeWaiting, ""},
+		{"it can't be had", State{}.Wait(want, unavailable("no program for linux/arm64"), now), want, "1.0.0", model.UpgradeWaiting, "arm64"},
+		{"it is on probation", State{}.Tested(program("2.0.0"), model.AgentChoice{Try: 0}, now), want, "1.0.0", model.UpgradeProbation, ""},
+		{"the candidate reports it too", State{}.Tested(program("2.0.0"), model.AgentChoice{Try: 0}, now), want, "2.0.0", model.UpgradeProbation, ""},
+		{"it was dropped", State{}.Found(program("1.0.0"), 0, "x").Drop(program("2.0.0"), model.AgentChoice{Try: 0}, unavailable("it crashed"), now), want, "1.0.0", model.UpgradeDropped, "crashed"},
+		{"it is tried again", State{}.Drop(program("2.0.0"), model.AgentChoice{Try: 0}, unavailable("it crashed"), now), model.AgentChoice{Version: "2.0.0", Try: 1}, "1.0.0", model.UpgradeWaiting, ""},
 	} {
 		u := c.s.Report(c.want, c.own)
 		switch {
 		case u == nil && c.phase == "":
-		case u == nil || u.Phase != c.phase || u.Wanted != "2.0.0" || !strings.Contains(u.Problem.String(), c.says) || c.says == "" && u.Problem != (agent.Problem{}):
+		case u == nil || u.Phase != c.phase || u.Wanted != "2.0.0" || !strings.Contains(u.Problem.String(), c.says) || c.says == "" && u.Problem != (model.Problem{}):
 			t.Errorf("%s: %+v", c.name, u)
 		}
 	}
@@ -125,7 +125,7 @@ func TestUpgradeInStatus(t *testing.T) {
 
 // The output of a broken agent is stored and shown: a megabyte of it must not fill a status.
 func TestStoredProblemIsBounded(t *testing.T) {
-	s := State{}.Drop(program("2.0.0"), agent.AgentChoice{Try: 0}, unavailable(agent.Prose(strings.Repeat("ä", 1<<20))), now)
+	s := State{}.Drop(program("2.0.0"), model.AgentChoice{Try: 0}, unavailable(model.Prose(strings.Repeat("ä", 1<<20))), now)
 	if text := string(s.Dropped.Problem.Text); len(text) > maxText || !strings.HasSuffix(text, "ä…") {
 		t.Errorf("%d bytes are kept", len(text))
 	}
@@ -135,7 +135,7 @@ func TestStoredProblemIsBounded(t *testing.T) {
 // must not drop a good one.
 func TestOneDoubtDropsNothing(t *testing.T) {
 	p := Proof{Ticks: GoodTicks, Probation: Probation}
-	s := State{}.Tested(program("2.0.0"), agent.AgentChoice{Try: 0}, now.Add(-time.Hour))
+	s := State{}.Tested(program("2.0.0"), model.AgentChoice{Try: 0}, now.Add(-time.Hour))
 	var condemned, proven bool
 	for range MaxDoubts - 1 {
 		if s, condemned = s.Doubt(unavailable("it could not reach etcd"), false); condemned {
@@ -149,7 +149,7 @@ func TestOneDoubtDropsNothing(t *testing.T) {
 		t.Errorf("after a good tick: %+v, %t", s.Candidate, proven)
 	}
 	s, _ = s.Doubt(unavailable("its run of Puppet failed"), true)
-	if u := s.Report(agent.AgentChoice{Version: "2.0.0"}, "1.0.0"); u.Phase != agent.UpgradeProbation || u.Problem != unavailable("its run of Puppet failed") {
+	if u := s.Report(model.AgentChoice{Version: "2.0.0"}, "1.0.0"); u.Phase != model.UpgradeProbation || u.Problem != unavailable("its run of Puppet failed") {
 		t.Errorf("the status says %+v", u)
 	}
 	for range GoodTicks {
@@ -167,16 +167,16 @@ func TestOneDoubtDropsNothing(t *testing.T) {
 
 // A choice in an unknown format must not make every node delete its record of dropped versions and crash once more.
 func TestUnreadableChoiceKeepsCandidate(t *testing.T) {
-	unknown := agent.AgentChoice{Unknown: true}
+	unknown := model.AgentChoice{Unknown: true}
 	for _, s := range []State{
-		State{}.Drop(program("2.0.0"), agent.AgentChoice{Try: 3}, unavailable("it crashed"), now), State{}.Tested(program("2.0.0"), agent.AgentChoice{Try: 3}, now), {},
-		State{}.Wait(agent.AgentChoice{Version: "2.0.0"}, unavailable("no"), now.Add(-time.Hour)),
+		State{}.Drop(program("2.0.0"), model.AgentChoice{Try: 3}, unavailable("it crashed"), now), State{}.Tested(program("2.0.0"), model.AgentChoice{Try: 3}, now), {},
+		State{}.Wait(model.AgentChoice{Version: "2.0.0"}, unavailable("no"), now.Add(-time.Hour)),
 	} {
 		if move := s.Next(unknown, now); move != Stay {
 			t.Errorf("%+v: %s", s, move)
 		}
 	}
-	if u := (State{}.Drop(program("2.0.0"), agent.AgentChoice{Try: 3}, unavailable("it crashed"), now)).Report(unknown, "1.0.0"); u == nil || u.Phase != agent.UpgradeDropped || u.Wanted != "2.0.0" {
+	if u := (State{}.Drop(program("2.0.0"), model.AgentChoice{Try: 3}, unavailable("it crashed"), now)).Report(unknown, "1.0.0"); u == nil || u.Phase != model.UpgradeDropped || u.Wanted != "2.0.0" {
 		t.Errorf("the status says %+v", u)
 	}
 }
@@ -223,16 +223,16 @@ func TestJudge(t *testing.T) {
 
 // A version that a node dropped must run again when a rollout orders it again, and never only because the rollout ended.
 func TestRolloutOrdersDroppedVersionAgain(t *testing.T) {
-	first, again := agent.AgentChoice{Version: "2.0.0", Order: "r7.1"}, agent.AgentChoice{Version: "2.0.0", Order: "r7.2"}
+	first, again := model.AgentChoice{Version: "2.0.0", Order: "r7.1"}, model.AgentChoice{Version: "2.0.0", Order: "r7.2"}
 	s := State{}.Drop(program("2.0.0"), first, unavailable("it crashed"), time.Now())
 	for name, c := range map[string]struct {
-		want agent.AgentChoice
+		want model.AgentChoice
 		move Move
 	}{
 		"the same order":    {first, Stay},
 		"another order":     {again, Fetch},
-		"it became desired": {agent.AgentChoice{Version: "2.0.0"}, Stay},
-		"reverted":          {agent.AgentChoice{Version: "1.0.0"}, Forget},
+		"it became desired": {model.AgentChoice{Version: "2.0.0"}, Stay},
+		"reverted":          {model.AgentChoice{Version: "1.0.0"}, Forget},
 	} {
 		if got := s.Next(c.want, time.Now()); got != c.move {
 			t.Errorf("%s: %s, want %s", name, got, c.move)
@@ -246,10 +246,10 @@ func TestReturnFromRollout(t *testing.T) {
 	if !installed.Returns() || (State{Installed: &Installed{Program: program("2.0.0")}}).Returns() {
 		t.Error("only a version of a rollout has a way back")
 	}
-	if s, changed := installed.Seen(agent.AgentChoice{Version: "2.0.0", Order: "r7.1"}); changed || !s.Returns() {
+	if s, changed := installed.Seen(model.AgentChoice{Version: "2.0.0", Order: "r7.1"}); changed || !s.Returns() {
 		t.Error("the way back ended while the rollout is in progress")
 	}
-	if s, changed := installed.Seen(agent.AgentChoice{Version: "2.0.0"}); !changed || s.Returns() {
+	if s, changed := installed.Seen(model.AgentChoice{Version: "2.0.0"}); !changed || s.Returns() {
 		t.Error("the way back is open after the rollout completed")
 	}
 }

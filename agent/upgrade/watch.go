@@ -14,9 +14,9 @@ import (
 	"syscall"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/child"
 	"pulley/internal/clip"
+	"pulley/internal/model"
 )
 
 // Command starts a candidate.
@@ -181,7 +181,7 @@ func (c Command) child(stdout, stderr io.Writer) child.Command {
 
 // SelfTest runs a candidate's self-test, and returns its problem and exit code if it failed; -1 if a signal ended it.
 // Nothing means that the machine could not start it, or that ctx ended.
-func SelfTest(ctx context.Context, c Command, limit time.Duration) (found Finding, why agent.Problem, code int) {
+func SelfTest(ctx context.Context, c Command, limit time.Duration) (found Finding, why model.Problem, code int) {
 	parent := ctx
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
@@ -192,13 +192,13 @@ func SelfTest(ctx context.Context, c Command, limit time.Duration) (found Findin
 	var exit *exec.ExitError
 	switch {
 	case err == nil:
-		return Good, agent.Problem{}, 0
+		return Good, model.Problem{}, 0
 	case parent.Err() != nil:
-		return Nothing, agent.Problem{Code: agent.UpgradeStopped}, -1
+		return Nothing, model.Problem{Code: model.UpgradeStopped}, -1
 	case ctx.Err() != nil:
-		return Bad, agent.Problem{Code: agent.UpgradeSelfTestLate, Limit: limit}, -1
+		return Bad, model.Problem{Code: model.UpgradeSelfTestLate, Limit: limit}, -1
 	case !errors.As(err, &exit) && machines(err):
-		return Nothing, agent.Problem{Code: agent.UpgradeNotStarted, Text: agent.Prose(err.Error())}, -1
+		return Nothing, model.Problem{Code: model.UpgradeNotStarted, Text: model.Prose(err.Error())}, -1
 	}
 	text, code := err.Error(), -1
 	if exit != nil {
@@ -207,7 +207,7 @@ func SelfTest(ctx context.Context, c Command, limit time.Duration) (found Findin
 			text += ": " + string(last)
 		}
 	}
-	return Bad, agent.Problem{Code: agent.UpgradeSelfTest, Text: agent.Prose(text)}, code
+	return Bad, model.Problem{Code: model.UpgradeSelfTest, Text: model.Prose(text)}, code
 }
 
 // A candidate reports to the agent that watches it over a pipe, in lines: `step NAME` at the start of a step, and
@@ -241,7 +241,7 @@ func (t *Teller) Step(name string) { _, _ = fmt.Fprintf(t.pipe, "step %s\n", nam
 
 // End reports the result of the tick. No message may follow.
 func (t *Teller) End(e Ending) {
-	e.Problem = agent.Prose(clip.Line(string(e.Problem), maxText))
+	e.Problem = model.Prose(clip.Line(string(e.Problem), maxText))
 	if b, err := json.Marshal(e); err == nil {
 		_, _ = fmt.Fprintf(t.pipe, "end %s\n", b)
 	}

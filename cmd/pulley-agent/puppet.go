@@ -14,6 +14,7 @@ import (
 	"pulley/agent/nodeconfig"
 	"pulley/agent/stage"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 )
 
 func newPuppet(o *options) *cobra.Command {
@@ -112,7 +113,7 @@ func readsOnly(args []string) bool {
 }
 
 // forbidden returns why a catalog must not be applied by hand on this machine. It uses the hold from the last run.
-func forbidden(args []string, disk *agent.Disk, state agent.State) error {
+func forbidden(args []string, disk *agent.Disk, state model.State) error {
 	if args[0] != "apply" {
 		return nil
 	}
@@ -124,7 +125,7 @@ func forbidden(args []string, disk *agent.Disk, state agent.State) error {
 		return fmt.Errorf("cannot run `puppet apply`: runs were disabled on this machine: %s\nrun `pulley-agent enable` to allow them again", reason)
 	}
 	for _, h := range state.Holds {
-		if h.Mode == agent.Stop {
+		if h.Mode == model.Stop {
 			return fmt.Errorf("cannot run `puppet apply`: %s holds %s: %s\nrun `pulley unhold -e ENVIRONMENT`, then `pulley-agent run`", h.Who, h.Scope, h.Reason())
 		}
 	}
@@ -132,7 +133,7 @@ func forbidden(args []string, disk *agent.Disk, state agent.State) error {
 }
 
 // wanted returns the target that etcd wants of a node without a release, for a look. It must be authentic.
-func (o *options) wanted(ctx context.Context, c nodeconfig.Config) (t agent.Target, first bool, err error) {
+func (o *options) wanted(ctx context.Context, c nodeconfig.Config) (t model.Target, first bool, err error) {
 	p, err := stage.Open(c, o.env.Now, o.logger)
 	if err != nil {
 		return t, false, err
@@ -142,22 +143,22 @@ func (o *options) wanted(ctx context.Context, c nodeconfig.Config) (t agent.Targ
 }
 
 // enforced returns the job of a target. It contacts etcd only for parts that are missing on disk.
-func (o *options) enforced(ctx context.Context, c nodeconfig.Config, t agent.Target, how agent.Staging, w agent.Watch) (agent.Job, func(), error) {
+func (o *options) enforced(ctx context.Context, c nodeconfig.Config, t model.Target, how agent.Staging, w model.Watch) (model.Job, func(), error) {
 	p, err := stage.Open(c, o.env.Now, o.logger)
 	if err != nil {
-		return agent.Job{}, nil, err
+		return model.Job{}, nil, err
 	}
 	staged, err := p.Stage(ctx, c.Identity, t, how)
-	var seen agent.Seen
+	var seen model.Seen
 	if err == nil {
-		if seen, err = p.ShowHosts(c.Identity, t.Tree, w); errors.Is(err, agent.ErrNoHosts) {
+		if seen, err = p.ShowHosts(c.Identity, t.Tree, w); errors.Is(err, model.ErrNoHosts) {
 			err = nil // the node never read the list
 		}
 	}
 	if err := errors.Join(err, p.Close()); err != nil {
-		return agent.Job{}, nil, err
+		return model.Job{}, nil, err
 	}
-	return agent.Job{
+	return model.Job{
 		Identity: c.Identity, ID: fmt.Sprintf("command-%d", os.Getpid()), Target: t, Tree: staged.Tree, Data: staged.Data, Hosts: seen.File,
 	}, staged.Release, nil
 }

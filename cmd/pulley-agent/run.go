@@ -15,6 +15,7 @@ import (
 	"pulley/agent/nodeconfig"
 	"pulley/agent/upgrade"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/puppet"
 )
 
@@ -81,7 +82,7 @@ func (o *options) run(ctx context.Context, r runOptions, flags []string) error {
 	select {
 	case <-ctx.Done():
 		return errors.New("cannot run: the agent was stopped during its splay")
-	case <-time.After(agent.Splay(c.Identity.Node, r.splay)):
+	case <-time.After(model.Splay(c.Identity.Node, r.splay)):
 	}
 	if c, err = o.load(); err != nil { // the machine may have left meanwhile: without its settings, the run makes no state
 		return err
@@ -133,7 +134,7 @@ func (o *options) conclude(c nodeconfig.Config, r runOptions, report agent.Repor
 		line += report.Note
 	case run == nil:
 		line += "nothing to do: " + d.Sentence()
-	case run.Noop && run.Outcome == agent.Failed:
+	case run.Noop && run.Outcome == model.Failed:
 		line += "the noop run" + of(r) + " failed" + part(*run)
 	case run.Noop:
 		line += "a run" + of(r) + " would change " + cli.Count(run.Counts.OutOfSync, "resource") + part(*run) + classes(*run)
@@ -144,13 +145,13 @@ func (o *options) conclude(c nodeconfig.Config, r runOptions, report agent.Repor
 		o.env.Log.Info("the tick ended", "node", c.Identity.Node, "result", strings.TrimPrefix(line, c.Identity.Node+": "))
 	}
 	fmt.Fprintln(o.env.Stdout, cli.Clean(line))
-	if report.Run != nil && report.Run.Problem != (agent.Problem{}) {
+	if report.Run != nil && report.Run.Problem != (model.Problem{}) {
 		cli.Complain(o.env, program, errors.New(report.Run.Problem.String()))
 	}
 	if report.Run != nil && report.Run.Unclassified {
-		cli.Complain(o.env, program, errors.New("warning: "+agent.UnclassifiedWords))
+		cli.Complain(o.env, program, errors.New("warning: "+model.UnclassifiedWords))
 	}
-	if run := report.Run; run != nil && len(run.Tags) > 0 && run.Outcome != agent.Failed && run.Counts.Skipped == run.Counts.Total {
+	if run := report.Run; run != nil && len(run.Tags) > 0 && run.Outcome != model.Failed && run.Counts.Skipped == run.Counts.Total {
 		cli.Complain(o.env, program, errors.New("warning: no resource has one of the tags "+strings.Join(run.Tags, ", ")))
 	}
 	if report.Err != nil {
@@ -178,7 +179,7 @@ func of(r runOptions) string {
 }
 
 // part names the selection of a partial run.
-func part(run agent.Run) string {
+func part(run model.Run) string {
 	var s string
 	if len(run.Tags) > 0 {
 		s = ", only with tags " + strings.Join(run.Tags, ", ")
@@ -190,7 +191,7 @@ func part(run agent.Run) string {
 }
 
 // classes names what a run without classes lacks.
-func classes(run agent.Run) string {
+func classes(run model.Run) string {
 	if run.Unclassified {
 		return ", 0 classes"
 	}
@@ -198,7 +199,7 @@ func classes(run agent.Run) string {
 }
 
 // pending counts the resources that a run would change without noop in their code.
-func pending(run agent.Run) string {
+func pending(run model.Run) string {
 	if run.Counts.Pending == 0 {
 		return ""
 	}
@@ -206,13 +207,13 @@ func pending(run agent.Run) string {
 }
 
 // unreachable prints why etcd did not answer, unless the result names it, and the remedy.
-func (o *options) unreachable(d agent.Decision, desired agent.Desired) {
+func (o *options) unreachable(d model.Decision, desired model.Desired) {
 	problem := string(desired.Unreachable) + "; the next tick sends what is unsent"
 	switch d.Reason {
-	case agent.ReasonUnreachable:
-		problem = agent.ErrUnreachable.Error()
-	case agent.ReasonClock:
-		problem = agent.ErrClock.Error()
+	case model.ReasonUnreachable:
+		problem = model.ErrUnreachable.Error()
+	case model.ReasonClock:
+		problem = model.ErrClock.Error()
 	}
 	cli.Complain(o.env, program, errors.New(problem+"\n"+string(desired.Remedy)))
 }
@@ -221,17 +222,17 @@ func exitCode(r runOptions, report agent.Report) int {
 	run := report.Run
 	if r.detailed && run != nil && !run.Noop {
 		switch {
-		case run.Outcome == agent.Failed && run.Counts.Changed > 0:
+		case run.Outcome == model.Failed && run.Counts.Changed > 0:
 			return 6
-		case run.Outcome == agent.Failed:
+		case run.Outcome == model.Failed:
 			return 4
-		case run.Outcome == agent.Changed:
+		case run.Outcome == model.Changed:
 			return 2
 		}
 		return 0
 	}
 	switch {
-	case run != nil && run.Outcome == agent.Failed:
+	case run != nil && run.Outcome == model.Failed:
 		return cli.ExitFailed
 	case report.Unreachable:
 		return cli.ExitUnreachable
@@ -243,9 +244,9 @@ func exitCode(r runOptions, report agent.Report) int {
 
 // failing reports whether the reason that keeps a node from its target is a failure, which cron's mail or a monitor
 // must show.
-func failing(blocked agent.Reason) bool {
-	return blocked == agent.ReasonUnreadable || blocked == agent.ReasonRemoved || blocked == agent.ReasonRefused || blocked == agent.ReasonStale ||
-		blocked == agent.ReasonClock || blocked == agent.ReasonOtherMachine
+func failing(blocked model.Reason) bool {
+	return blocked == model.ReasonUnreadable || blocked == model.ReasonRemoved || blocked == model.ReasonRefused || blocked == model.ReasonStale ||
+		blocked == model.ReasonClock || blocked == model.ReasonOtherMachine
 }
 
 // turn runs one turn of the node and prints it. replaced reports that another program was installed.
@@ -284,7 +285,7 @@ func (o *options) watched(ctx context.Context, r runOptions) error {
 func (o *options) watchedTick(ctx context.Context, r runOptions) (upgrade.Ending, error) {
 	c, err := o.load()
 	if err != nil {
-		return upgrade.Ending{Problem: agent.Prose(err.Error())}, err
+		return upgrade.Ending{Problem: model.Prose(err.Error())}, err
 	}
 	report, err := o.setup(c).Tick(ctx, r.Options)
 	if errors.Is(err, agent.ErrLocked) {
@@ -292,7 +293,7 @@ func (o *options) watchedTick(ctx context.Context, r runOptions) (upgrade.Ending
 		return upgrade.Ending{Locked: true}, nil
 	}
 	if err != nil {
-		return upgrade.Ending{Problem: agent.Prose(err.Error()), Unreachable: errors.Is(err, agent.ErrUnreachable)}, err
+		return upgrade.Ending{Problem: model.Prose(err.Error()), Unreachable: errors.Is(err, model.ErrUnreachable)}, err
 	}
 	return node.EndingOf(report), o.conclude(c, r, report)
 }

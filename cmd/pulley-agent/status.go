@@ -14,14 +14,15 @@ import (
 	"pulley/agent/nodeconfig"
 	"pulley/agent/stage"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/release/trust"
 )
 
 // localStatus is the output of `pulley-agent status -o json`.
 type localStatus struct {
-	LastGood  agent.Target  `json:"last_good"`
-	Enforcing agent.Target  `json:"enforcing"`
-	Outcome   agent.Outcome `json:"outcome,omitempty"`
+	LastGood  model.Target  `json:"last_good"`
+	Enforcing model.Target  `json:"enforcing"`
+	Outcome   model.Outcome `json:"outcome,omitempty"`
 	LastRun   string        `json:"last_run,omitempty"`
 
 	Unclassified bool `json:"unclassified,omitempty"`
@@ -32,14 +33,14 @@ type localStatus struct {
 	Rivals string `json:"rivals,omitempty"` // what starts another Puppet
 
 	RanAt      string           `json:"ran_at,omitempty"` // RFC 3339
-	Attempts   []agent.Attempt  `json:"attempts,omitempty"`
-	Holds      []agent.Hold     `json:"holds,omitempty"`
-	Disabled   agent.Prose      `json:"disabled,omitempty"`
+	Attempts   []model.Attempt  `json:"attempts,omitempty"`
+	Holds      []model.Hold     `json:"holds,omitempty"`
+	Disabled   model.Prose      `json:"disabled,omitempty"`
 	OpenRun    string           `json:"open_run,omitempty"`
 	Unsent     int              `json:"unsent"` // run records that etcd does not have
-	Refusal    *agent.Refusal   `json:"refusal,omitempty"`
-	Retirement agent.Retirement `json:"retirement,omitempty"`
-	Answer     *agent.Answer    `json:"answer,omitempty"` // to the newest request
+	Refusal    *model.Refusal   `json:"refusal,omitempty"`
+	Retirement model.Retirement `json:"retirement,omitempty"`
+	Answer     *model.Answer    `json:"answer,omitempty"` // to the newest request
 	Signatures stage.Signatures `json:"signatures"`
 }
 
@@ -133,15 +134,15 @@ func (s localStatus) table(e cli.Env, t *cli.Table) error {
 		t.Row("schedule", strings.ReplaceAll(s.Schedule, "\n", "; "))
 	}
 	if s.Rivals != "" {
-		first, _, _ := strings.Cut(agent.RivalsWords(s.Rivals), "\n")
+		first, _, _ := strings.Cut(model.RivalsWords(s.Rivals), "\n")
 		t.Row("warning", first)
 	}
 	if s.Unclassified {
-		first, _, _ := strings.Cut(agent.UnclassifiedWords, "\n")
+		first, _, _ := strings.Cut(model.UnclassifiedWords, "\n")
 		t.Row("warning", first)
 	}
 	if s.NoopPending > 0 {
-		t.Row("warning", agent.NoopWords(s.NoopPending))
+		t.Row("warning", model.NoopWords(s.NoopPending))
 	}
 	for _, a := range s.Attempts {
 		t.Row("attempts", fmt.Sprintf("%d at %s: %s", a.Started, a.Target, a.Problem))
@@ -157,10 +158,10 @@ func (s localStatus) table(e cli.Env, t *cli.Table) error {
 		t.Row("disabled", string(s.Disabled))
 	}
 	switch s.Retirement {
-	case agent.RetireBegun:
+	case model.RetireBegun:
 		t.Row("retires", "the retire hooks were started")
-	case agent.RetireDone:
-		t.Row("retires", agent.Cause{Reason: agent.ReasonRetired, Params: agent.Params{Problem: s.Answer.Failure()}}.Sentence())
+	case model.RetireDone:
+		t.Row("retires", model.Cause{Reason: model.ReasonRetired, Params: model.Params{Problem: s.Answer.Failure()}}.Sentence())
 	}
 	if s.OpenRun != "" {
 		t.Row("open run", s.OpenRun)

@@ -16,6 +16,7 @@ import (
 	"pulley/agent/nodeconfig"
 	"pulley/agent/takeover"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/puppet"
 	"pulley/internal/schedule"
 )
@@ -87,7 +88,7 @@ func newTakeoverLook(o *options) *cobra.Command {
 			if err := errors.Join(err, o.printDifferences(c, found, run)); err != nil {
 				return err
 			}
-			if run := report.Run; run != nil && run.Outcome != agent.Failed {
+			if run := report.Run; run != nil && run.Outcome != model.Failed {
 				if err := o.oldAgent(nil).Looked(run.Unclassified); err != nil {
 					return err
 				}

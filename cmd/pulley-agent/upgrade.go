@@ -11,6 +11,7 @@ import (
 	"pulley/agent/nodeconfig"
 	"pulley/agent/upgrade"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 )
 
 // ownAgent is the output of `pulley-agent upgrade -o json`.
@@ -97,7 +98,7 @@ func (o *options) ownFolder() upgrade.Folder { return nodeconfig.Under(o.Root).U
 
 func (o *options) upgradeBack() error {
 	return o.changeUpgrade(func(f upgrade.Folder, s upgrade.State) error {
-		s, err := f.Back(s, o.ownVersion(), agent.Problem{Code: agent.UpgradeTakenBack, Text: agent.Prose(o.env.User)}, o.env.Now())
+		s, err := f.Back(s, o.ownVersion(), model.Problem{Code: model.UpgradeTakenBack, Text: model.Prose(o.env.User)}, o.env.Now())
 		if err != nil {
 			return err
 		}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent"
 	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/model"
@@ -98,7 +97,7 @@ func (o agentsCommand) showAgents(ctx context.Context, s *store.Store, ref model
 		if v.At != nil {
 			cli.Cleanf(o.env.Stdout, "last promotion: %s, by %s%s\n", cli.Ago(o.env.Now(), *v.At), v.By, because(string(v.Why)))
 		}
-		counts := map[agent.UpgradePhase]int{}
+		counts := map[model.UpgradePhase]int{}
 		for _, n := range v.Nodes {
 			counts[n.Phase]++
 		}

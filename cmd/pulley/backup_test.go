@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/access/fleetca"
 	"pulley/internal/cli"
 	"pulley/internal/model"
@@ -140,13 +139,13 @@ func retirement(t *testing.T, dir string, out *said, begin bool) string {
 		if err != nil {
 			t.Fatal(err)
 		}
-		r := agent.Request{ID: "00000000000000aa", Do: agent.RequestRetire}
-		err = errors.Join(st.Fleet.Register(ctx, "dev", agent.Host{Node: "controller1", Role: "controller"}), a.Ask(ctx, "controller1", r), a.Close())
+		r := model.Request{ID: "00000000000000aa", Do: model.RequestRetire}
+		err = errors.Join(st.Fleet.Register(ctx, "dev", model.Host{Node: "controller1", Role: "controller"}), a.Ask(ctx, "controller1", r), a.Close())
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	c, err := st.Node.Confirmation(ctx, agent.Identity{Environment: "dev", Node: "controller1"})
+	c, err := st.Node.Confirmation(ctx, model.Identity{Environment: "dev", Node: "controller1"})
 	if err != nil || c == nil {
 		t.Fatalf("the confirmation is %+v, %v", c, err)
 	}

@@ -6,9 +6,9 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -27,7 +27,7 @@ func TestRemovalsAskOnATerminal(t *testing.T) {
 		err = s.Environments.PutSpec(ctx, e, 0)
 	}
 	if err == nil {
-		err = s.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"})
+		err = s.Fleet.Register(ctx, "dev", model.Host{Node: "web1", Role: "web"})
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/change"
 	"pulley/internal/cli"
@@ -78,7 +77,7 @@ force. 0 is the state before the first generation. Of a secret it shows the reci
 	o.out.AddFlags(cmd.Flags())
 	cmd.RunE = func(c *cobra.Command, args []string) error {
 		from, err := parseGeneration(args[0])
-		var to agent.Generation
+		var to model.Generation
 		if err == nil && len(args) == 2 {
 			to, err = parseGeneration(args[1])
 		}
@@ -104,12 +103,12 @@ force. 0 is the state before the first generation. Of a secret it shows the reci
 	return cmd
 }
 
-func parseGeneration(text string) (agent.Generation, error) {
+func parseGeneration(text string) (model.Generation, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil || n < 0 {
 		return 0, cli.Usagef("%q is not the number of a generation\nrun `pulley data history -e ENVIRONMENT` to list them", text)
 	}
-	return agent.Generation(n), nil
+	return model.Generation(n), nil
 }
 
 func newDataRevert(o *options) *cobra.Command {

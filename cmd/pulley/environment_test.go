@@ -15,9 +15,9 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/crypto/ssh"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/store"
@@ -53,7 +53,7 @@ func blueFleet(t *testing.T, s *store.Store) (dir string) {
 	must(err)
 	must(s.Environments.PutSpec(ctx, e, 0))
 	for _, node := range []string{"web1", "web2"} {
-		must(s.Fleet.Register(ctx, "blue", agent.Host{Node: node, Role: "web"}))
+		must(s.Fleet.Register(ctx, "blue", model.Host{Node: node, Role: "web"}))
 	}
 	p, err := s.Releases.BeginPublish(ctx, "ann")
 	must(err)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent"
 	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
@@ -54,9 +53,9 @@ EXIT STATUS
 				if err != nil {
 					return err
 				}
-				h := agent.Hold{Mode: agent.Freeze, Kind: agent.OperatorHold, Who: o.env.User, Why: agent.Prose(why), Since: o.env.Now().UTC().Truncate(time.Second)}
+				h := model.Hold{Mode: model.Freeze, Kind: model.OperatorHold, Who: o.env.User, Why: model.Prose(why), Since: o.env.Now().UTC().Truncate(time.Second)}
 				if stop {
-					h.Mode = agent.Stop
+					h.Mode = model.Stop
 				}
 				ends := fmt.Sprintf("until `pulley unhold -e %s%s`", ref, change.Flags(sc))
 				if lasts > 0 {
@@ -155,7 +154,7 @@ func (o *options) holds(ctx context.Context, s *store.Store, ref model.Ref) erro
 		return err
 	}
 	o.warn(damaged)
-	all := []agent.Hold{}
+	all := []model.Hold{}
 	scopes := slices.SortedFunc(maps.Keys(holds), change.CompareScopes)
 	for _, scope := range scopes {
 		all = append(all, holds[scope])

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	"gopkg.in/yaml.v3"
 
-	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/lookup"
 	"pulley/internal/model"
@@ -38,7 +37,7 @@ EXIT STATUS
   pulley data lookup ntp::servers --node web1 -e production --release 1.5.0`,
 		Args: arguments(1, 1, "takes a key"),
 		RunE: func(c *cobra.Command, args []string) error {
-			q.Key, q.Generation, q.Compile = args[0], agent.Generation(generation), !noCompile
+			q.Key, q.Generation, q.Compile = args[0], model.Generation(generation), !noCompile
 			switch {
 			case q.Node == "":
 				return cli.Usagef("cannot look up %s without a node: give --node NODE", q.Key)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
 	"pulley/internal/machines/nodes"
@@ -139,7 +138,7 @@ it afterwards: ` + "`pulley token create --node NODE`" + `.`,
 				return err
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				return o.removeNode(ctx, s, ref, args[0], store.Removal{At: o.env.Now().UTC(), By: o.env.User, Why: agent.Prose(o.message), Rotate: true}, forget)
+				return o.removeNode(ctx, s, ref, args[0], store.Removal{At: o.env.Now().UTC(), By: o.env.User, Why: model.Prose(o.message), Rotate: true}, forget)
 			})
 		},
 	}
@@ -300,7 +299,7 @@ unlock asks for confirmation. In scripts, use --yes.`,
 				if err := o.confirm(ctx, question); err != nil {
 					return err
 				}
-				freed, err := s.Joins.Unlock(ctx, ref, args[0], store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: agent.Prose(o.message)})
+				freed, err := s.Joins.Unlock(ctx, ref, args[0], store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: model.Prose(o.message)})
 				if errors.Is(err, store.ErrNotFound) {
 					return fmt.Errorf("%w: no machine is in its first boot as %s\nrun `pulley nodes -e %s` to list the first boots", err, quoted(args[0]), ref)
 				}
@@ -355,7 +354,7 @@ func (o *options) pauseProvisioning(c *cobra.Command, pause bool) error {
 		now := o.env.Now()
 		var by *store.Revoked
 		if pause {
-			by = &store.Revoked{At: now.UTC().Truncate(time.Second), By: o.env.User, Why: agent.Prose(o.message)}
+			by = &store.Revoked{At: now.UTC().Truncate(time.Second), By: o.env.User, Why: model.Prose(o.message)}
 		}
 		was, err := s.FirstBoots.Pause(ctx, ref, by)
 		if err != nil {

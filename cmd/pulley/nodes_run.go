@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/machines/nodes"
 	"pulley/internal/model"
@@ -61,15 +60,15 @@ func (m *manyRuns) check(c *cobra.Command, args []string) error {
 	return nil
 }
 
-func (m *manyRuns) kind() agent.RequestKind {
+func (m *manyRuns) kind() model.RequestKind {
 	if m.noop {
-		return agent.RequestNoop
+		return model.RequestNoop
 	}
-	return agent.RequestRun
+	return model.RequestRun
 }
 
 // outcome is what a good run did, for people.
-func (m *manyRuns) outcome(o agent.Outcome) string {
+func (m *manyRuns) outcome(o model.Outcome) string {
 	if m.noop {
 		return "as noop"
 	}

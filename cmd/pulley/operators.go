@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -89,7 +89,7 @@ in scripts, use --yes.`,
 				if err := o.confirm(ctx, question); err != nil {
 					return err
 				}
-				err := s.Identities.RevokeOperator(ctx, args[0], store.Revoked{At: o.env.Now().UTC(), By: o.env.User, Why: agent.Prose(o.message)})
+				err := s.Identities.RevokeOperator(ctx, args[0], store.Revoked{At: o.env.Now().UTC(), By: o.env.User, Why: model.Prose(o.message)})
 				if err != nil {
 					return err
 				}

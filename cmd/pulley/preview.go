@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/model"
 	"pulley/internal/rollout/preview"
@@ -44,7 +43,7 @@ EXIT STATUS
 		Args: arguments(1, 1, "takes one version"),
 		RunE: func(c *cobra.Command, args []string) error {
 			var err error
-			q.Release, q.Generation = args[0], agent.Generation(generation)
+			q.Release, q.Generation = args[0], model.Generation(generation)
 			if q.Selection, err = selected.value(); err != nil {
 				return err
 			}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent"
 	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/model"
@@ -157,8 +156,8 @@ func takers(n int, one, more string) string {
 }
 
 // describeTarget formats the target of one scope. Parts of it may be inherited.
-func describeTarget(t agent.Target) string {
-	if t == (agent.Target{}) {
+func describeTarget(t model.Target) string {
+	if t == (model.Target{}) {
 		return "none"
 	}
 	return t.String()

@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent"
 	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/publish"
 	"pulley/internal/release"
 	"pulley/internal/release/trust"
@@ -124,7 +124,7 @@ withdraw asks for confirmation. In scripts, use --yes.`,
 				if err := o.confirm(ctx, fmt.Sprintf("No promotion will pick %s.\nWithdraw it?", cli.Clean(args[0]))); err != nil {
 					return err
 				}
-				err := s.Releases.Withdraw(ctx, args[0], release.Withdrawal{By: o.env.User, Why: agent.Prose(o.message), At: o.env.Now().UTC().Truncate(time.Second)})
+				err := s.Releases.Withdraw(ctx, args[0], release.Withdrawal{By: o.env.User, Why: model.Prose(o.message), At: o.env.Now().UTC().Truncate(time.Second)})
 				if err != nil {
 					return err
 				}

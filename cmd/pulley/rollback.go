@@ -8,7 +8,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent"
 	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/model"
@@ -17,7 +16,7 @@ import (
 
 type rollbackOptions struct {
 	*options
-	to *agent.Epoch
+	to *model.Epoch
 }
 
 func newRollback(o *options) *cobra.Command {
@@ -52,8 +51,8 @@ EXIT STATUS
 				return cli.Usagef("cannot roll back to epoch %d: give one that `pulley history -e ENVIRONMENT` lists, or 0 for the state before the first", to)
 			}
 			if c.Flags().Changed("to") {
-				r.to = new(agent.Epoch)
-				*r.to = agent.Epoch(to)
+				r.to = new(model.Epoch)
+				*r.to = model.Epoch(to)
 			}
 			scope, err := r.scope.value()
 			if err == nil {

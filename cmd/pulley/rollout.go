@@ -12,7 +12,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent"
 	"pulley/environments/applications"
 	"pulley/internal/change"
 	"pulley/internal/cli"
@@ -76,7 +75,7 @@ target that fails on a node whose last run did not fail, or that changes more re
 			if o.previewWait < time.Second {
 				return cli.Usagef("cannot wait for %s: give a duration of at least 1s, as in --preview-wait 10m", o.previewWait)
 			}
-			to.Version, to.Data = strings.Join(args, ""), agent.Generation(data)
+			to.Version, to.Data = strings.Join(args, ""), model.Generation(data)
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				r, err := change.StartRollout(ctx, s, ref, sc, to, o.changing())
 				if err != nil {

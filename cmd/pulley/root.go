@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent"
 	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/model"
@@ -236,7 +235,7 @@ func (o *options) withStore(c *cobra.Command, do func(context.Context, *store.St
 	}
 	o.announceDryRun()
 	err = errors.Join(do(c.Context(), s), s.Close())
-	if len(o.connection.Endpoints) == 0 && errors.Is(err, agent.ErrUnreachable) {
+	if len(o.connection.Endpoints) == 0 && errors.Is(err, model.ErrUnreachable) {
 		err = fmt.Errorf("%w\nno address of a fleet was given: `pulley login` stores one in a context, or give --endpoints", err)
 	}
 	return err

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
@@ -71,7 +70,7 @@ func (o runsCommand) runs(ctx context.Context, s *store.Store, ref model.Ref, ar
 const latestRun = "latest"
 
 // readRuns reads a node's runs, the newest first. The node must exist.
-func (o runsCommand) readRuns(ctx context.Context, s *store.Store, ref model.Ref, node string) ([]agent.Run, error) {
+func (o runsCommand) readRuns(ctx context.Context, s *store.Store, ref model.Ref, node string) ([]model.Run, error) {
 	runs, damaged, err := s.Fleet.Runs(ctx, ref, node)
 	if err != nil {
 		return nil, err
@@ -84,7 +83,7 @@ func (o runsCommand) readRuns(ctx context.Context, s *store.Store, ref model.Ref
 	for _, d := range damaged {
 		cli.Complain(o.env, program, fmt.Errorf("warning: cannot read run %s", d))
 	}
-	slices.SortStableFunc(runs, func(a, b agent.Run) int { return b.Started.Compare(a.Started) })
+	slices.SortStableFunc(runs, func(a, b model.Run) int { return b.Started.Compare(a.Started) })
 	return runs, nil
 }
 
@@ -95,11 +94,11 @@ const runsPoll = time.Second
 func (o runsCommand) followRuns(ctx context.Context, s *store.Store, ref model.Ref, node string) error {
 	tick := time.NewTicker(runsPoll)
 	defer tick.Stop()
-	var shown *agent.Run
+	var shown *model.Run
 	for {
-		st, _, err := s.Node.Status(ctx, agent.Identity{Environment: ref.String(), Node: node})
+		st, _, err := s.Node.Status(ctx, model.Identity{Environment: ref.String(), Node: node})
 		if err == nil && (shown == nil || st.LastRun != shown.ID) { // a status names a run before its record is written
-			var runs []agent.Run
+			var runs []model.Run
 			if runs, err = o.readRuns(ctx, s, ref, node); err == nil {
 				err = o.printNewRuns(runs, &shown)
 			}
@@ -119,11 +118,11 @@ func (o runsCommand) followRuns(ctx context.Context, s *store.Store, ref model.R
 }
 
 // printNewRuns prints the runs after shown, oldest first, or only the newest one if none was shown.
-func (o runsCommand) printNewRuns(runs []agent.Run, shown **agent.Run) error {
+func (o runsCommand) printNewRuns(runs []model.Run, shown **model.Run) error {
 	fresh := runs[:min(len(runs), 1)]
 	if *shown != nil {
 		fresh = runs
-		if at := slices.IndexFunc(runs, func(r agent.Run) bool { return r.ID == (*shown).ID }); at >= 0 {
+		if at := slices.IndexFunc(runs, func(r model.Run) bool { return r.ID == (*shown).ID }); at >= 0 {
 			fresh = runs[:at]
 		}
 	}
@@ -140,7 +139,7 @@ func (o runsCommand) printNewRuns(runs []agent.Run, shown **agent.Run) error {
 	return nil
 }
 
-func outcomeOf(r agent.Run) string {
+func outcomeOf(r model.Run) string {
 	switch {
 	case r.Noop && r.Partial():
 		return "noop, partial"
@@ -161,13 +160,13 @@ func outcomeOf(r agent.Run) string {
 }
 
 func outcomeStyle(outcome string) cli.Style {
-	if strings.HasPrefix(outcome, string(agent.Failed)) {
+	if strings.HasPrefix(outcome, string(model.Failed)) {
 		return cli.Red
 	}
 	return ""
 }
 
-func (o runsCommand) runTable(t *cli.Table, node string, runs []agent.Run) error {
+func (o runsCommand) runTable(t *cli.Table, node string, runs []model.Run) error {
 	if len(runs) == 0 {
 		fmt.Fprintf(o.env.Stdout, "%s has reported no runs\n", node)
 		return nil
@@ -177,7 +176,7 @@ func (o runsCommand) runTable(t *cli.Table, node string, runs []agent.Run) error
 	t.Spare("TOOK", "CHANGED", "FAILED", "COMMIT")
 	for _, r := range runs {
 		t.Row(r.ID, cli.Ago(o.env.Now(), r.Started), cli.Span(r.Duration), r.Target.String(), fmt.Sprintf("%.10s", r.Commit), outcomeOf(r),
-			fmt.Sprint(r.Counts.Changed), fmt.Sprint(r.Counts.Failed), agent.Cause{Reason: r.Reason}.Sentence(), r.Problem.String())
+			fmt.Sprint(r.Counts.Changed), fmt.Sprint(r.Counts.Failed), model.Cause{Reason: r.Reason}.Sentence(), r.Problem.String())
 	}
 	return nil
 }
@@ -190,13 +189,13 @@ func atCommit(commit string) string {
 }
 
 // kindWords say what a run that failed left on the machine.
-var kindWords = map[agent.Kind]string{
-	agent.Success: "the complete catalog was applied", agent.Untouched: "nothing was applied", agent.Between: "part of the catalog may be applied",
+var kindWords = map[model.Kind]string{
+	model.Success: "the complete catalog was applied", model.Untouched: "nothing was applied", model.Between: "part of the catalog may be applied",
 }
 
-func printRun(w io.Writer, r agent.Run) {
+func printRun(w io.Writer, r model.Run) {
 	cli.Cleanf(w, "run %s of %s: %s on %s\n", r.ID, r.Node, r.Outcome, r.Target)
-	cli.Cleanf(w, "  began %s, took %s, reason: %s\n", r.Started.UTC().Format(time.RFC3339), r.Duration.Round(time.Millisecond), agent.Cause{Reason: r.Reason}.Sentence())
+	cli.Cleanf(w, "  began %s, took %s, reason: %s\n", r.Started.UTC().Format(time.RFC3339), r.Duration.Round(time.Millisecond), model.Cause{Reason: r.Reason}.Sentence())
 	cli.Cleanf(w, "  resources: %d in all, %d changed, %d failed, %d skipped\n", r.Counts.Total, r.Counts.Changed, r.Counts.Failed, r.Counts.Skipped)
 	if r.Counts.Pending > 0 && !r.Noop {
 		cli.Cleanf(w, "  pending: %s would change without noop in the code\n", cli.Count(r.Counts.Pending, "resource"))
@@ -214,7 +213,7 @@ func printRun(w io.Writer, r agent.Run) {
 		cli.Cleanf(w, "  partial: no resources with tags %s\n", strings.Join(r.SkipTags, ", "))
 	}
 	if r.Unclassified {
-		cli.Cleanf(w, "  warning: %s\n", strings.ReplaceAll(agent.UnclassifiedWords, "\n", "; "))
+		cli.Cleanf(w, "  warning: %s\n", strings.ReplaceAll(model.UnclassifiedWords, "\n", "; "))
 	}
 	switch {
 	case r.Drift && r.Served != nil:
@@ -222,7 +221,7 @@ func printRun(w io.Writer, r agent.Run) {
 	case r.Drift:
 		fmt.Fprintln(w, "  drift: the target was already in place, and the machine had changed")
 	}
-	if r.Problem != (agent.Problem{}) {
+	if r.Problem != (model.Problem{}) {
 		cli.Cleanf(w, "  problem: %s\n", r.Problem)
 		if left := kindWords[r.Kind]; left != "" { // a newer agent may know other kinds
 			cli.Cleanf(w, "  %s\n", left)
@@ -264,10 +263,10 @@ func printRun(w io.Writer, r agent.Run) {
 }
 
 // repeatsFailure reports whether an error of the log says what a failed resource says: Puppet writes each up to four times.
-func repeatsFailure(l agent.LogLine, resources []agent.ResourceEvent) bool {
+func repeatsFailure(l model.LogLine, resources []model.ResourceEvent) bool {
 	said, _, _ := strings.Cut(l.Message, "\n")
 	said, _, _ = strings.Cut(said, " (file: ")
-	return l.Level == "err" && said != "" && slices.ContainsFunc(resources, func(r agent.ResourceEvent) bool {
+	return l.Level == "err" && said != "" && slices.ContainsFunc(resources, func(r model.ResourceEvent) bool {
 		return r.Status == "failed" && slices.ContainsFunc(r.Messages, func(m string) bool { return strings.Contains(m, said) || m != "" && strings.Contains(said, m) })
 	})
 }

@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // Puppet writes an error up to four times: a screen of repetitions hides what failed.
@@ -12,9 +12,9 @@ func TestRunShowsEachErrorOnce(t *testing.T) {
 	t.Parallel()
 	cause := "Could not set 'file' on ensure: No such file or directory"
 	var out strings.Builder
-	printRun(&out, agent.Run{Result: agent.Result{
-		Resources: []agent.ResourceEvent{{Resource: "File[gdm]", Status: "failed", Messages: []string{"change from 'absent' to 'file' failed: " + cause}}},
-		Log: []agent.LogLine{
+	printRun(&out, model.Run{Result: model.Result{
+		Resources: []model.ResourceEvent{{Resource: "File[gdm]", Status: "failed", Messages: []string{"change from 'absent' to 'file' failed: " + cause}}},
+		Log: []model.LogLine{
 			{Level: "err", Source: "Puppet", Message: cause}, {Level: "err", Source: "Puppet", Message: cause + " (file: site.pp, line: 3)\nWrapped exception:\nNo such file"},
 			{Level: "err", Source: "/Stage[main]/File[gdm]/ensure", Message: "change from 'absent' to 'file' failed: " + cause},
 			{Level: "err", Source: "Puppet", Message: "another error"}, {Level: "notice", Source: "Puppet", Message: "Applied catalog"},

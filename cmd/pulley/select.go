@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
@@ -57,8 +56,8 @@ func (f *selectFlags) value() (fleet.Selection, error) {
 		}
 	}
 	for _, name := range f.states {
-		state := agent.NodeState(name)
-		if !slices.Contains(agent.NodeStates(), state) {
+		state := model.NodeState(name)
+		if !slices.Contains(model.NodeStates(), state) {
 			problem := "cannot find state " + quoted(name)
 			if near := model.SuggestName(name, strings.Split(fleet.States(), ", ")); near != "" {
 				problem += "\ndid you mean " + near + "?"

@@ -12,12 +12,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/access/contexts"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/machines/watch"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/serve"
 	"pulley/internal/serve/member"
@@ -97,7 +97,7 @@ func (s *serveOptions) run(c *cobra.Command) error {
 		return err
 	}
 	if err := serve.Run(c.Context(), s.config); err != nil {
-		if errors.Is(err, agent.ErrUnreachable) {
+		if errors.Is(err, model.ErrUnreachable) {
 			err = fmt.Errorf("%w%s", err, s.unset(c))
 		}
 		return err

@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent"
 	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
@@ -115,7 +114,7 @@ func (v statusOptions) showAll(c *cobra.Command) error {
 		all, healthy := fleet.Overview{Environments: []fleet.Outline{}}, true
 		for _, ref := range refs {
 			tally, err := fleet.Count(ctx, s, ref, v.env.Now())
-			if errors.Is(err, agent.ErrUnreachable) {
+			if errors.Is(err, model.ErrUnreachable) {
 				return err
 			}
 			if err != nil {
@@ -214,7 +213,7 @@ func (v statusOptions) read(ctx context.Context, s *store.Store, ref model.Ref, 
 	status := fleet.Look(f, ref, sel, v.env.Now())
 	boots, err := fleet.BootsOf(ctx, s, ref, status.Nodes, v.env.Now())
 	switch {
-	case errors.Is(err, agent.ErrUnreachable):
+	case errors.Is(err, model.ErrUnreachable):
 		return status, err
 	case err != nil:
 		v.warn([]string{err.Error()})
@@ -222,7 +221,7 @@ func (v statusOptions) read(ctx context.Context, s *store.Store, ref model.Ref, 
 	status.AddBoots(boots)
 	if id := f.Desires.Gate.Rollout; id != "" {
 		switch r, err := change.LookAtRollout(ctx, s, ref, "", id, v.env.Now()); {
-		case errors.Is(err, agent.ErrUnreachable):
+		case errors.Is(err, model.ErrUnreachable):
 			return status, err
 		case err != nil:
 			v.warn([]string{err.Error()})
@@ -234,7 +233,7 @@ func (v statusOptions) read(ctx context.Context, s *store.Store, ref model.Ref, 
 		return status, nil
 	}
 	switch history, err := s.Targets.HistoryOf(ctx, ref, f.Desires); {
-	case errors.Is(err, agent.ErrUnreachable):
+	case errors.Is(err, model.ErrUnreachable):
 		return status, err
 	case err != nil: // one unreadable change must not hide the nodes
 		v.warn([]string{err.Error()})

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/join/tokens"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -172,7 +172,7 @@ func newTokenRevoke(o *options) *cobra.Command {
 				if err := o.confirm(ctx, question); err != nil {
 					return err
 				}
-				t, err := s.Tokens.Revoke(ctx, id, store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: agent.Prose(o.message)})
+				t, err := s.Tokens.Revoke(ctx, id, store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: model.Prose(o.message)})
 				if err != nil {
 					return fmt.Errorf("%w\n`pulley token list` lists them", err)
 				}

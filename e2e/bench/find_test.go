@@ -16,9 +16,9 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/facts"
+	"pulley/internal/model"
 	"pulley/internal/shellquote"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -140,7 +140,7 @@ func publishedFacts(t *testing.T, server *etcdtest.Server, count int) (size int)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := st.Node.PublishFacts(t.Context(), agent.Identity{Node: name, Environment: "dev"}, packed); err != nil {
+		if err := st.Node.PublishFacts(t.Context(), model.Identity{Node: name, Environment: "dev"}, packed); err != nil {
 			t.Fatal(err)
 		}
 		size = len(packed)
@@ -156,7 +156,7 @@ func registered(t *testing.T, server *etcdtest.Server, count int) {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	ctx, now, target := t.Context(), time.Now().UTC(), agent.Target{Release: "1.0.0", Tree: fmt.Sprintf("%064d", 1)}
+	ctx, now, target := t.Context(), time.Now().UTC(), model.Target{Release: "1.0.0", Tree: fmt.Sprintf("%064d", 1)}
 	e := &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "compute", Cardinality: count, Flavor: "bare-metal"}}}
 	if err := st.Environments.PutSpec(ctx, e, 0); err != nil {
 		t.Fatal(err)
@@ -166,18 +166,18 @@ func registered(t *testing.T, server *etcdtest.Server, count int) {
 	}
 	for n := range e.Nodes() {
 		node, id := n.String(), fmt.Sprintf("%036d", n.Num)
-		host := agent.Host{Node: node, Role: "compute", Hostname: n.Hostname(), Addresses: []string{"10.0.0.1"}, MachineID: fmt.Sprintf("%032d", n.Num), At: now}
-		said := agent.Status{
-			Node: node, Role: "compute", Phase: agent.Idle, Action: "nothing", Cause: agent.Cause{Reason: agent.ReasonUpToDate}, Target: target, LastGood: target, Enforcing: target,
-			SeenAt: now, RanAt: now, Outcome: agent.Unchanged, LastRun: "20261120T222330Z-0001", Settings: agent.DefaultSettings(), Version: "1.0.0", Machine: host.MachineID, Boot: id,
+		host := model.Host{Node: node, Role: "compute", Hostname: n.Hostname(), Addresses: []string{"10.0.0.1"}, MachineID: fmt.Sprintf("%032d", n.Num), At: now}
+		said := model.Status{
+			Node: node, Role: "compute", Phase: model.Idle, Action: "nothing", Cause: model.Cause{Reason: model.ReasonUpToDate}, Target: target, LastGood: target, Enforcing: target,
+			SeenAt: now, RanAt: now, Outcome: model.Unchanged, LastRun: "20261120T222330Z-0001", Settings: model.DefaultSettings(), Version: "1.0.0", Machine: host.MachineID, Boot: id,
 		}
 		if n.Num%100 == 0 {
-			said.Outcome, said.Attempt = agent.Failed, &agent.Attempt{Target: target, Started: 1, Finished: 1}
+			said.Outcome, said.Attempt = model.Failed, &model.Attempt{Target: target, Started: 1, Finished: 1}
 		}
 		if err := st.Fleet.Register(ctx, "dev", host); err != nil {
 			t.Fatal(err)
 		}
-		if err := st.Node.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, said, nil, nil); err != nil {
+		if err := st.Node.Report(ctx, model.Identity{Node: node, Environment: "dev"}, said, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

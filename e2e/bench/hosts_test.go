@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -53,7 +53,7 @@ func TestBenchArrivals(t *testing.T) {
 			<-time.After(time.Until(begun.Add(time.Duration(i) * arrivalRound / time.Duration(perRound))))
 			arrived++
 			name := fmt.Sprint("controller", arrived)
-			h := agent.Host{Node: name, Role: "controller", Hostname: name, Addresses: []string{fmt.Sprintf("10.0.%d.%d", arrived>>8, arrived&255)}, MachineID: fmt.Sprintf("%032d", arrived), At: time.Now()}
+			h := model.Host{Node: name, Role: "controller", Hostname: name, Addresses: []string{fmt.Sprintf("10.0.%d.%d", arrived>>8, arrived&255)}, MachineID: fmt.Sprintf("%032d", arrived), At: time.Now()}
 			if err := st.Fleet.Register(t.Context(), "dev", h); err != nil {
 				t.Fatal(err)
 			}
@@ -110,7 +110,7 @@ func (m *benchEtcd) publishSeen(t *testing.T, dir string) {
 	st := m.open(t)
 	for n := range consumers {
 		name := fmt.Sprint("balancer", n+1)
-		if err := st.Fleet.Register(t.Context(), "dev", agent.Host{Node: name, Role: "balancer", Hostname: name, MachineID: fmt.Sprintf("%032d", n+1), At: time.Now()}); err != nil {
+		if err := st.Fleet.Register(t.Context(), "dev", model.Host{Node: name, Role: "balancer", Hostname: name, MachineID: fmt.Sprintf("%032d", n+1), At: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -198,7 +198,7 @@ func startReaders(t *testing.T, m *benchEtcd) *readers {
 			defer ticker.Stop()
 			for ctx.Err() == nil {
 				begun := time.Now()
-				_, err := st.Node.Desire(ctx, agent.Identity{Node: "balancer1", Role: "balancer", Environment: "dev"})
+				_, err := st.Node.Desire(ctx, model.Identity{Node: "balancer1", Role: "balancer", Environment: "dev"})
 				if ctx.Err() != nil {
 					return
 				}

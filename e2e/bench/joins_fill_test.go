@@ -13,7 +13,7 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.uber.org/zap"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -60,7 +60,7 @@ func (d *joinServer) people(incarnations []string) {
 					Node: node, Role: "compute", User: name.String(), Incarnation: name.Incarnation, Machine: "old-" + node, Joined: time.Now(),
 				}, 0)
 				if err == nil {
-					err = d.st.Fleet.Register(d.t.Context(), "dev", agent.Host{Node: node, Role: "compute", MachineID: "old-" + node})
+					err = d.st.Fleet.Register(d.t.Context(), "dev", model.Host{Node: node, Role: "compute", MachineID: "old-" + node})
 				}
 				if err != nil {
 					d.t.Error(err)

@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/join"
 	"pulley/internal/join/server"
@@ -218,7 +217,7 @@ func (d *joinServer) reads(as joined) (stop func() time.Duration) {
 			defer st.Close()
 			for tick := time.NewTicker(20 * time.Millisecond); ; {
 				begun := time.Now()
-				_, err := st.Node.Desire(ctx, agent.Identity{Node: as.Node, Role: "compute", Environment: "dev"})
+				_, err := st.Node.Desire(ctx, model.Identity{Node: as.Node, Role: "compute", Environment: "dev"})
 				took := time.Since(begun)
 				if ctx.Err() != nil {
 					return
@@ -343,7 +342,7 @@ func (d *joinServer) mayReport(got []joined) {
 		if err == nil {
 			var st *store.Store
 			if st, err = store.Open(config); err == nil {
-				err = st.Node.Report(d.t.Context(), agent.Identity{Node: j.Node, Role: "compute", Environment: "dev"}, agent.Status{Node: j.Node}, nil, nil)
+				err = st.Node.Report(d.t.Context(), model.Identity{Node: j.Node, Role: "compute", Environment: "dev"}, model.Status{Node: j.Node}, nil, nil)
 				_ = st.Close()
 			}
 		}

@@ -11,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
 	"pulley/internal/model"
@@ -47,20 +46,20 @@ func TestBenchPlan(t *testing.T) {
 		Mark map[string]string `json:"mark"`
 	}
 	var all []machine
-	now, target := time.Now().UTC(), agent.Target{Release: "1.0.0", Tree: fmt.Sprintf("%064d", 1)}
+	now, target := time.Now().UTC(), model.Target{Release: "1.0.0", Tree: fmt.Sprintf("%064d", 1)}
 	e := &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "compute", Cardinality: planned}}}
 	for n := range e.Nodes() {
 		node, id := n.String(), fmt.Sprintf("%036d", n.Num)
-		host := agent.Host{Node: node, Role: "compute", Hostname: n.Hostname(), Addresses: []string{"10.0.0.1"}, MachineID: fmt.Sprintf("%032d", n.Num), At: now}
-		said := agent.Status{
-			Node: node, Role: "compute", Phase: agent.Idle, Action: "nothing", Cause: agent.Cause{Reason: agent.ReasonUpToDate}, Target: target, LastGood: target, Enforcing: target,
-			SeenAt: now, RanAt: now, Outcome: agent.Unchanged, Settings: agent.DefaultSettings(), Version: "1.0.0", Machine: host.MachineID, Boot: id,
+		host := model.Host{Node: node, Role: "compute", Hostname: n.Hostname(), Addresses: []string{"10.0.0.1"}, MachineID: fmt.Sprintf("%032d", n.Num), At: now}
+		said := model.Status{
+			Node: node, Role: "compute", Phase: model.Idle, Action: "nothing", Cause: model.Cause{Reason: model.ReasonUpToDate}, Target: target, LastGood: target, Enforcing: target,
+			SeenAt: now, RanAt: now, Outcome: model.Unchanged, Settings: model.DefaultSettings(), Version: "1.0.0", Machine: host.MachineID, Boot: id,
 		}
 		r := machines.Record{Node: node, Name: n.Hostname(), ID: id, Phase: machines.Made, Driver: "exec", Tries: 1, By: "bench", At: now}
 		if err := st.Fleet.Register(ctx, "dev", host); err != nil {
 			t.Fatal(err)
 		}
-		if err := st.Node.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, said, nil, nil); err != nil {
+		if err := st.Node.Report(ctx, model.Identity{Node: node, Environment: "dev"}, said, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := a.Put(ctx, r, nil); err != nil {

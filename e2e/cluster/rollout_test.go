@@ -20,7 +20,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
@@ -123,10 +122,10 @@ type observer struct {
 	stop context.CancelFunc
 	done chan struct{}
 
-	gate     agent.Gate
+	gate     model.Gate
 	state    rollout.State
 	plan     *rollout.Plan
-	assigned map[string]agent.Assignment
+	assigned map[string]model.Assignment
 	ended    map[string]bool // nodes with the ids of their assignments
 	ran      map[string]string
 	seen     sighting
@@ -145,7 +144,7 @@ func (w *world) watchRollout(ctx context.Context, all *sync.WaitGroup) *observer
 	c := w.client(w.members()...)
 	ctx, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	o := &observer{
-		w: w, stop: stop, done: make(chan struct{}), assigned: map[string]agent.Assignment{}, ended: map[string]bool{}, ran: map[string]string{},
+		w: w, stop: stop, done: make(chan struct{}), assigned: map[string]model.Assignment{}, ended: map[string]bool{}, ran: map[string]string{},
 		seen: sighting{begun: map[string]bool{}},
 	}
 	first, err := c.Get(ctx, keysOfDev+"gate")
@@ -197,7 +196,7 @@ func (o *observer) read(e *clientv3.Event) error {
 	node := path.Base(key)
 	switch {
 	case key == keysOfDev+"gate":
-		o.gate = agent.Gate{}
+		o.gate = model.Gate{}
 		err := json.Unmarshal(e.Kv.Value, &o.gate)
 		if err == nil && o.gate.Rollout == "" {
 			o.stop()
@@ -207,7 +206,7 @@ func (o *observer) read(e *clientv3.Event) error {
 		o.state = rollout.State{}
 		return json.Unmarshal(e.Kv.Value, &o.state)
 	case strings.HasPrefix(key, keysOfDev+"assigned/"):
-		var a agent.Assignment
+		var a model.Assignment
 		if delete(o.assigned, node); gone {
 			return nil
 		}
@@ -215,7 +214,7 @@ func (o *observer) read(e *clientv3.Event) error {
 		o.assigned[node] = a
 		return err
 	case strings.HasPrefix(key, "/pulley/v1/status/dev/") && !gone:
-		var s agent.Status
+		var s model.Status
 		if err := json.Unmarshal(e.Kv.Value, &s); err != nil {
 			return err
 		}
@@ -225,16 +224,16 @@ func (o *observer) read(e *clientv3.Event) error {
 }
 
 // status reads what a node reports. A node that begins writes a status with the number of a new run.
-func (o *observer) status(revision int64, s agent.Status) {
+func (o *observer) status(revision int64, s model.Status) {
 	a := o.assigned[s.Node]
 	if a.Epoch != o.gate.Epoch || a.ID == "" {
 		return
 	}
-	if s.Phase == agent.Running && s.Action == agent.Take && s.LastRun != o.ran[s.Node] {
+	if s.Phase == model.Running && s.Action == model.Take && s.LastRun != o.ran[s.Node] {
 		if o.ran[s.Node] = s.LastRun; s.Assignment != a.ID || s.Target.Release != a.Target.Release {
 			o.w.t.Errorf("revision %d: %s began %s for %q, and has assignment %q", revision, s.Node, s.Target.Release, s.Assignment, a.ID)
 		}
-		if o.gate.State != agent.GateOpen {
+		if o.gate.State != model.GateOpen {
 			o.w.t.Errorf("revision %d: %s began while the gate is %s", revision, s.Node, o.gate.State)
 		}
 		if _, slot := o.state.Slots[s.Node]; !slot {
@@ -242,7 +241,7 @@ func (o *observer) status(revision int64, s agent.Status) {
 		}
 		o.seen.begun[s.Node] = true
 	}
-	if s.Assignment == a.ID && s.Phase == agent.Idle && s.LastGood.Release == a.Target.Release && s.Enforcing == s.LastGood {
+	if s.Assignment == a.ID && s.Phase == model.Idle && s.LastGood.Release == a.Target.Release && s.Enforcing == s.LastGood {
 		o.ended[s.Node+" "+a.ID] = true
 	}
 }

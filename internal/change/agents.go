@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/desired"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
@@ -73,7 +72,7 @@ func promoteAgent(ctx context.Context, s *store.Store, ref model.Ref, scope Scop
 	}
 	before := w.For(scope.Role, scope.Node)
 	own, _ := w.Choice(scope)
-	after := agent.AgentChoice{Version: r.Version, Downgrade: downgrade}
+	after := model.AgentChoice{Version: r.Version, Downgrade: downgrade}
 	done := AgentVersion{Before: before.Version, After: r.Version}
 	switch {
 	case own == after:
@@ -106,7 +105,7 @@ func nodesOf(ctx context.Context, s *store.Store, ref model.Ref, scope Scope) (s
 }
 
 func putWish(ctx context.Context, s *store.Store, ref model.Ref, w desired.AgentWish, revision int64, a Author) error {
-	w.By, w.Why, w.At = a.By, agent.Prose(a.Why), a.At.UTC().Truncate(time.Second)
+	w.By, w.Why, w.At = a.By, model.Prose(a.Why), a.At.UTC().Truncate(time.Second)
 	return s.Fleet.PutAgentWish(ctx, ref, w, revision)
 }
 
@@ -125,7 +124,7 @@ func UnpinAgent(ctx context.Context, s *store.Store, ref model.Ref, scope Scope,
 			done = AgentVersion{}
 			return nil
 		}
-		w.Choose(scope, agent.AgentChoice{})
+		w.Choose(scope, model.AgentChoice{})
 		done = AgentVersion{Made: true, Before: was.Version}
 		if scope != (Scope{}) {
 			done.After = w.For(scope.Role, scope.Node).Version

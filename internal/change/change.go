@@ -12,7 +12,6 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/release/choice"
@@ -30,7 +29,7 @@ type Author struct {
 	Foreign  bool              // a release may be of another repository than those that the environment has
 	Rollout  bool              // of live data: a rollout brings the new generation to the nodes
 	DryRun   bool              // nothing is written: no rollout can name the new generation, and no node previews it
-	based    *agent.Generation // of the data that a rollout of data was made from; nil: any
+	based    *model.Generation // of the data that a rollout of data was made from; nil: any
 	Look     Look              // runs the preview that the policy of rollouts may demand
 }
 
@@ -141,25 +140,25 @@ type Targets struct {
 	Made   bool        // false: the target was already in force
 	Moves  []Move      // affected registered nodes
 	Pinned []Pin       // scopes with their own target, which the change does not affect
-	Hold   *agent.Hold // hold of all nodes, if any: no node changes until it ends
+	Hold   *model.Hold // hold of all nodes, if any: no node changes until it ends
 }
 
 // Pin is a scope with its own target.
 type Pin struct {
 	Scope  Scope
-	Target agent.Target
+	Target model.Target
 }
 
 // Move is the change of one node's target.
 type Move struct {
 	Node     string
-	From, To agent.Target
+	From, To model.Target
 
 	FromAgent, ToAgent string // versions; of the revert of a rollout of the agent, which moves no target
 }
 
 // moves lists the registered nodes that a change of a scope's target affects.
-func moves(f store.FleetState, scope Scope, after agent.Target) (all []Move) {
+func moves(f store.FleetState, scope Scope, after model.Target) (all []Move) {
 	c := store.Change{Role: scope.Role, Node: scope.Node, Before: f.Desires.Target(scope), After: after}
 	for _, node := range slices.SortedFunc(maps.Keys(f.Hosts), fleet.CompareNatural) {
 		if m, reached := moved(f.Desires, c, f.Hosts[node]); reached {
@@ -171,11 +170,11 @@ func moves(f store.FleetState, scope Scope, after agent.Target) (all []Move) {
 
 // moved returns what a change does to the target of a host. A node with a release of its own keeps it, and takes the
 // data: the change reaches that node, too.
-func moved(d store.Desires, c store.Change, h agent.Host) (m Move, reached bool) {
+func moved(d store.Desires, c store.Change, h model.Host) (m Move, reached bool) {
 	if !c.Scope().Has(h.Role, h.Node) {
 		return m, false
 	}
-	at := func(t agent.Target) agent.Target {
+	at := func(t model.Target) model.Target {
 		desired := d.For(h.Role, h.Node)
 		switch {
 		case c.Node != "":
@@ -222,7 +221,7 @@ func direct(f store.FleetState, ref model.Ref, scope Scope, nodes int, a Author,
 }
 
 // directPromotion is direct for a promotion. Nodes without a release have nothing to lose.
-func directPromotion(f store.FleetState, ref model.Ref, scope Scope, after agent.Target, a Author) error {
+func directPromotion(f store.FleetState, ref model.Ref, scope Scope, after model.Target, a Author) error {
 	changed := 0
 	for _, m := range moves(f, scope, after) {
 		if m.From.Release != "" && m.From.Release != m.To.Release {
@@ -254,7 +253,7 @@ func promote(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, ve
 	if err != nil {
 		return Targets{}, err
 	}
-	var after agent.Target
+	var after model.Target
 	signed := true
 	if version != "" {
 		taker, err := taker(ctx, s, ref, f.Desires, scope, a)

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/model"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
@@ -19,9 +18,9 @@ func TestFindRejectsRemovedNode(t *testing.T) {
 	t.Parallel()
 	_, s := fleetOfOne(t, "roles:\n  web: {cardinality: 1}\n")
 	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
-	err := s.Fleet.Register(ctx, "dev", agent.Host{Node: "extra1", Role: "extra"})
+	err := s.Fleet.Register(ctx, "dev", model.Host{Node: "extra1", Role: "extra"})
 	if err == nil {
-		err = s.Node.Report(ctx, agent.Identity{Node: "removed1", Environment: "dev"}, agent.Status{Node: "removed1"}, nil, nil)
+		err = s.Node.Report(ctx, model.Identity{Node: "removed1", Environment: "dev"}, model.Status{Node: "removed1"}, nil, nil)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -59,7 +58,7 @@ func TestRenewOnlyWhatIsInForce(t *testing.T) {
 	}
 	for _, c := range []struct {
 		after time.Duration
-		saw   agent.Epoch
+		saw   model.Epoch
 		want  string
 	}{
 		{-time.Minute, 1, "in the future by this machine's clock"},
@@ -67,8 +66,8 @@ func TestRenewOnlyWhatIsInForce(t *testing.T) {
 		{time.Hour, 2, "it is of epoch 1, and node web1 saw one of epoch 2"},
 		{time.Hour, 1, ""},
 	} {
-		st := agent.Status{Node: "web1", Signatures: &agent.Signatures{State: agent.SignaturesChecked, Statement: c.saw}}
-		if err := s.Node.Report(ctx, agent.Identity{Node: "web1", Environment: "dev"}, st, nil, nil); err != nil {
+		st := model.Status{Node: "web1", Signatures: &model.Signatures{State: model.SignaturesChecked, Statement: c.saw}}
+		if err := s.Node.Report(ctx, model.Identity{Node: "web1", Environment: "dev"}, st, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		author.At = at.Add(c.after)

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/model"
 	"pulley/internal/store"
@@ -20,7 +19,7 @@ type Data struct {
 	Layers      []hieradata.Layer // that changed, or that should have
 	Made        bool              // false: the layers have these values and the signature already
 	Same        bool              // the layers have these values already; a made change only adds the signature
-	Generation  agent.Generation  // the one in force
+	Generation  model.Generation  // the one in force
 	SignedBy    string            // fingerprint of the key if its signature existed already
 	Signed      bool
 	WasPlain    bool // a secret replaced a plain value
@@ -43,7 +42,7 @@ var errDataChanged = errors.New("the live data changed meanwhile")
 // changeData makes a change of live data: do makes a generation. With a.Rollout, the rollout of it starts then. If the data in force changed
 // before the start, the change is made again from it, and no target ever names the first generation.
 func changeData(ctx context.Context, s *store.Store, ref model.Ref, a Author, do func() (Data, error)) (done Data, err error) {
-	var target agent.Target
+	var target model.Target
 	for again := true; again; {
 		err = Retry(func() error {
 			done, err = do()
@@ -52,7 +51,7 @@ func changeData(ctx context.Context, s *store.Store, ref model.Ref, a Author, do
 		if err != nil || !a.Rollout || !done.Made {
 			return done, err
 		}
-		target, a.based = agent.Target{Data: done.After.Data, DataDigest: done.After.DataDigest}, &done.Before.Data
+		target, a.based = model.Target{Data: done.After.Data, DataDigest: done.After.DataDigest}, &done.Before.Data
 		err = Retry(func() error {
 			r, err := startRollout(ctx, s, ref, Scope{}, target, "", a)
 			done.Rollout = &r
@@ -251,7 +250,7 @@ func changedLayer(ctx context.Context, s *store.Store, ref model.Ref, data store
 
 // signData adds a missing signature to existing data. A generation never changes, so it creates a signed new one.
 func signData(ctx context.Context, s *store.Store, ref model.Ref, f store.FleetState, data store.Data, layer hieradata.Layer, a Author) (Data, error) {
-	done := Data{Same: true, Generation: agent.Generation(data.Number), Change: store.Change{Kind: store.DataChange, After: f.Desires.Default}}
+	done := Data{Same: true, Generation: model.Generation(data.Number), Change: store.Change{Kind: store.DataChange, After: f.Desires.Default}}
 	if layer != "" {
 		done.Layers = []hieradata.Layer{layer}
 	}

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
@@ -110,7 +109,7 @@ func known(f store.FleetState, scope Scope) error {
 // ExportData writes the live data of an environment into a folder, in the form that ImportData reads. It returns the generation, and the
 // files that it wrote. Without replace, it refuses to change a file, and to leave a layer there that the data does not have; with
 // replace, it removes these layers.
-func ExportData(ctx context.Context, s *store.Store, ref model.Ref, dir string, replace bool) (number agent.Generation, files []string, err error) {
+func ExportData(ctx context.Context, s *store.Store, ref model.Ref, dir string, replace bool) (number model.Generation, files []string, err error) {
 	f, err := Find(ctx, s, ref, Scope{})
 	if err != nil {
 		return 0, nil, err
@@ -125,7 +124,7 @@ func ExportData(ctx context.Context, s *store.Store, ref model.Ref, dir string, 
 			return 0, nil, err
 		}
 	}
-	fail := func(err error) (agent.Generation, []string, error) {
+	fail := func(err error) (model.Generation, []string, error) {
 		return 0, nil, fmt.Errorf("cannot export the data of %s to %s: %w", ref, dir, err)
 	}
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -175,7 +174,7 @@ func ExportData(ctx context.Context, s *store.Store, ref model.Ref, dir string, 
 			return fail(err)
 		}
 	}
-	return agent.Generation(data.Number), files, nil
+	return model.Generation(data.Number), files, nil
 }
 
 // gone lists the files of layers in a folder that are not among texts, also those that end in .yml: import would refuse a layer that

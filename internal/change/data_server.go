@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/atomicfile"
 	"pulley/internal/model"
@@ -23,7 +22,7 @@ import (
 
 // ServerData is the live data in a folder beside a Puppet server.
 type ServerData struct {
-	Generation agent.Generation
+	Generation model.Generation
 	Folder     string   // of this generation
 	New        bool     // the link points to it since now
 	Secrets    []string // keys that were left out, as LAYER: KEY
@@ -50,7 +49,7 @@ func ExportForServer(ctx context.Context, s *store.Store, ref model.Ref, dir str
 // one request to etcd.
 func exportForServer(ctx context.Context, s *store.Store, ref model.Ref, dir string, earlier ServerData) (d ServerData, err error) {
 	defer func() {
-		if err != nil && !errors.Is(err, agent.ErrUnreachable) {
+		if err != nil && !errors.Is(err, model.ErrUnreachable) {
 			err = fmt.Errorf("cannot export the data of %s to %s: %w", ref, dir, err)
 		}
 	}()

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/desired"
 	"pulley/internal/model"
@@ -17,10 +16,10 @@ import (
 
 // GenerationEntry is a generation of live data in its history.
 type GenerationEntry struct {
-	Generation agent.Generation  `json:"generation"`
+	Generation model.Generation  `json:"generation"`
 	At         time.Time         `json:"at"`
 	By         string            `json:"by"`
-	Why        agent.Prose       `json:"why,omitempty"`
+	Why        model.Prose       `json:"why,omitempty"`
 	Layers     []hieradata.Layer `json:"layers"`            // that differ from the generation before it
 	Current    bool              `json:"current,omitempty"` // the default target names it
 	Rollout    string            `json:"rollout,omitempty"` // in progress, of it
@@ -42,8 +41,8 @@ func Generations(ctx context.Context, s *store.Store, ref model.Ref, only hierad
 	if err != nil {
 		return nil, 0, err
 	}
-	read := map[agent.Generation]desired.SignedGeneration{}
-	get := func(n agent.Generation) (desired.SignedGeneration, error) {
+	read := map[model.Generation]desired.SignedGeneration{}
+	get := func(n model.Generation) (desired.SignedGeneration, error) {
 		if g, has := read[n]; has {
 			return g, nil
 		}
@@ -67,7 +66,7 @@ func Generations(ctx context.Context, s *store.Store, ref model.Ref, only hierad
 		}
 		var before desired.SignedGeneration
 		if g.Previous > 0 {
-			if before, err = get(agent.Generation(g.Previous)); err != nil && !errors.Is(err, store.ErrNotFound) {
+			if before, err = get(model.Generation(g.Previous)); err != nil && !errors.Is(err, store.ErrNotFound) {
 				return nil, 0, err
 			}
 		}
@@ -76,7 +75,7 @@ func Generations(ctx context.Context, s *store.Store, ref model.Ref, only hierad
 			continue
 		}
 		one := GenerationEntry{
-			Generation: n, At: g.At, By: g.By, Why: agent.Prose(g.Message), Layers: changed, Current: n == f.Desires.Default.Data, Signed: len(g.Signatures) > 0,
+			Generation: n, At: g.At, By: g.By, Why: model.Prose(g.Message), Layers: changed, Current: n == f.Desires.Default.Data, Signed: len(g.Signatures) > 0,
 		}
 		if n == rolledOut {
 			one.Rollout = by
@@ -88,7 +87,7 @@ func Generations(ctx context.Context, s *store.Store, ref model.Ref, only hierad
 
 // dataInRollout returns the generation that the rollout in progress brings to nodes, and the rollout; 0 without one. Its start is the
 // last change of the history.
-func dataInRollout(ctx context.Context, s *store.Store, ref model.Ref, gate agent.Gate) (agent.Generation, string, error) {
+func dataInRollout(ctx context.Context, s *store.Store, ref model.Ref, gate model.Gate) (model.Generation, string, error) {
 	if gate.Rollout == "" {
 		return 0, "", nil
 	}
@@ -114,7 +113,7 @@ func changedLayers(from, to hieradata.Generation) []hieradata.Layer {
 
 // DiffData returns what differs between two generations of live data, by layer and key, without the ciphertexts of secrets; 0 is the
 // generation in force. It returns the number of the second.
-func DiffData(ctx context.Context, s *store.Store, ref model.Ref, from, to agent.Generation) ([]Difference, agent.Generation, error) {
+func DiffData(ctx context.Context, s *store.Store, ref model.Ref, from, to model.Generation) ([]Difference, model.Generation, error) {
 	f, err := Find(ctx, s, ref, Scope{})
 	if err != nil {
 		return nil, 0, err
@@ -138,7 +137,7 @@ func DiffData(ctx context.Context, s *store.Store, ref model.Ref, from, to agent
 }
 
 // generation reads a generation; 0 is the one before the first, without layers.
-func generation(ctx context.Context, s *store.Store, ref model.Ref, n agent.Generation) (desired.SignedGeneration, error) {
+func generation(ctx context.Context, s *store.Store, ref model.Ref, n model.Generation) (desired.SignedGeneration, error) {
 	if n == 0 {
 		return desired.SignedGeneration{}, nil
 	}
@@ -173,7 +172,7 @@ func diffGenerations(ctx context.Context, s *store.Store, ref model.Ref, from, t
 }
 
 // RevertData makes the next generation of live data with the layers of an earlier one; 0 is the state before the first.
-func RevertData(ctx context.Context, s *store.Store, ref model.Ref, to agent.Generation, a Author) (Data, error) {
+func RevertData(ctx context.Context, s *store.Store, ref model.Ref, to model.Generation, a Author) (Data, error) {
 	return changeData(ctx, s, ref, a, func() (Data, error) {
 		f, err := Find(ctx, s, ref, Scope{})
 		if err != nil {

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/store"
@@ -15,7 +14,7 @@ import (
 
 // Hold sets a hold on a scope, and returns the hold that it replaces, if any. It refuses to replace a stronger one unless
 // replace is set: another operator relies on it.
-func Hold(ctx context.Context, s *store.Fleet, ref model.Ref, scope Scope, h agent.Hold, lasts time.Duration, replace bool) (replaced *agent.Hold, err error) {
+func Hold(ctx context.Context, s *store.Fleet, ref model.Ref, scope Scope, h model.Hold, lasts time.Duration, replace bool) (replaced *model.Hold, err error) {
 	err = Retry(func() error {
 		was, revision, err := s.HoldOf(ctx, ref, scope)
 		if err != nil {
@@ -36,12 +35,12 @@ func CompareScopes(a, b Scope) int {
 }
 
 // weakens reports whether a hold permits what another one forbids: it stops nothing, or it ends earlier.
-func weakens(h, was agent.Hold) bool {
-	return was.Mode == agent.Stop && h.Mode != agent.Stop || !h.Until.IsZero() && (was.Until.IsZero() || h.Until.Before(was.Until))
+func weakens(h, was model.Hold) bool {
+	return was.Mode == model.Stop && h.Mode != model.Stop || !h.Until.IsZero() && (was.Until.IsZero() || h.Until.Before(was.Until))
 }
 
 // DescribeHold formats a hold for people, without its scope.
-func DescribeHold(h agent.Hold) string {
+func DescribeHold(h model.Hold) string {
 	text := string(h.Mode)
 	if h.Who != "" {
 		text += " by " + h.Who

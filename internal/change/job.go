@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments/applications"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
@@ -55,7 +54,7 @@ func StartJob(ctx context.Context, s *store.Store, ref model.Ref, p JobPlan, o J
 				return err
 			}
 		}
-		r = describeRollout(made, rollout.Start(a.At), agent.Gate{Rollout: made.ID, State: agent.GateOpen})
+		r = describeRollout(made, rollout.Start(a.At), model.Gate{Rollout: made.ID, State: model.GateOpen})
 		return nil
 	})
 	return r, err
@@ -84,12 +83,12 @@ func (p JobPlan) refused(f store.FleetState, o JobOrder, now time.Time) (causes 
 }
 
 // viewOf is the state of a registered node.
-func viewOf(f store.FleetState, node string, now time.Time) agent.View {
-	var last *agent.Status
+func viewOf(f store.FleetState, node string, now time.Time) model.View {
+	var last *model.Status
 	if st, said := f.Statuses[node]; said {
 		last = &st
 	}
-	return agent.Look(last, f.Desired(f.Hosts[node].Role, node), now)
+	return model.Look(last, f.Desired(f.Hosts[node].Role, node), now)
 }
 
 // AbortJob ends the job in progress: the nodes that did not begin do not run, and nobody waits any longer.
@@ -102,13 +101,13 @@ func AbortJob(ctx context.Context, s *store.Store, ref model.Ref, a Author) (r R
 		case c == nil || c.Plan.Kind != rollout.Run:
 			return fmt.Errorf("%w in %s\n`pulley job list -e %s` lists earlier ones", errNoJob, ref, ref)
 		}
-		state := c.State.Abort(a.At, a.By, agent.Prose(a.Why))
+		state := c.State.Abort(a.At, a.By, model.Prose(a.Why))
 		if !a.DryRun {
 			if state, err = s.Campaigns.Abort(ctx, ref, c, a.store()); err != nil {
 				return err
 			}
 		}
-		r = describeRollout(c.Plan, state, agent.Gate{})
+		r = describeRollout(c.Plan, state, model.Gate{})
 		return nil
 	})
 	return r, err

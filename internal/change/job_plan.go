@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/environments/applications"
 	"pulley/internal/fleet"
@@ -66,16 +65,16 @@ type JobNode struct {
 // JobNeed is what a node consumes from a node that is not in the job.
 type JobNeed struct {
 	applications.Need
-	State agent.NodeState `json:"state"` // of that node; missing: it is not registered
+	State model.NodeState `json:"state"` // of that node; missing: it is not registered
 }
 
 // Healthy reports whether the producer was applied.
-func (n JobNeed) Healthy() bool { return n.State == agent.Converged }
+func (n JobNeed) Healthy() bool { return n.State == model.Converged }
 
 // NotReady is a node that could not run now.
 type NotReady struct {
 	Node  string          `json:"node"`
-	State agent.NodeState `json:"state"`
+	State model.NodeState `json:"state"`
 	Why   string          `json:"why"` // for people
 }
 
@@ -137,7 +136,7 @@ func planJob(ctx context.Context, s *store.Store, ref model.Ref, sel JobSelectio
 			if chosen != nil && !chosen[node] || !sel.Has(f.RoleOf(node), node) {
 				continue
 			}
-			if f.Statuses[node].Enforce == agent.EnforceDaemon {
+			if f.Statuses[node].Enforce == model.EnforceDaemon {
 				daemons = append(daemons, node)
 				continue
 			}
@@ -326,9 +325,9 @@ func (s JobSelection) hasComponent(n applications.Name) bool {
 }
 
 // stateOf is the state of a node that a component of the job needs. It is missing unless it is registered.
-func stateOf(f store.FleetState, node string, now time.Time) agent.NodeState {
+func stateOf(f store.FleetState, node string, now time.Time) model.NodeState {
 	if _, registered := f.Hosts[node]; !registered {
-		return agent.Missing
+		return model.Missing
 	}
 	return viewOf(f, node, now).State
 }
@@ -337,11 +336,11 @@ func stateOf(f store.FleetState, node string, now time.Time) agent.NodeState {
 func notReady(f store.FleetState, p JobPlan, now time.Time) (all []NotReady) {
 	for n := range p.each() {
 		if _, registered := f.Hosts[n.Node]; !registered {
-			all = append(all, NotReady{n.Node, agent.Missing, "it is not registered"})
+			all = append(all, NotReady{n.Node, model.Missing, "it is not registered"})
 			continue
 		}
 		v := viewOf(f, n.Node, now)
-		if v.Wanted.IsZero() || slices.Contains([]agent.NodeState{agent.Silent, agent.Held, agent.Missing}, v.State) {
+		if v.Wanted.IsZero() || slices.Contains([]model.NodeState{model.Silent, model.Held, model.Missing}, v.State) {
 			all = append(all, NotReady{n.Node, v.State, v.Sentence()})
 		}
 	}

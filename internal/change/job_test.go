@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/release"
@@ -19,40 +18,40 @@ import (
 // A job over a node that cannot run would wait for it until its deadline, and keep the other nodes from running.
 func TestJobRefusesNodesThatCannotRun(t *testing.T) {
 	t.Parallel()
-	now, target := time.Now(), agent.Target{Release: "1.0.0", Tree: strings.Repeat("b", 64)}
-	stop := agent.Hold{Mode: agent.Stop, Why: "disk swap", Who: "ann"}
+	now, target := time.Now(), model.Target{Release: "1.0.0", Tree: strings.Repeat("b", 64)}
+	stop := model.Hold{Mode: model.Stop, Why: "disk swap", Who: "ann"}
 	for name, c := range map[string]struct {
-		edit func(h *agent.Host, st *agent.Status, holds map[store.Scope]agent.Hold)
+		edit func(h *model.Host, st *model.Status, holds map[store.Scope]model.Hold)
 		want string // beginning of the cause; "": the job starts
 	}{
-		"ready":   {func(*agent.Host, *agent.Status, map[store.Scope]agent.Hold) {}, ""},
-		"running": {func(_ *agent.Host, st *agent.Status, _ map[store.Scope]agent.Hold) { st.Phase = agent.Running }, ""},
-		"silent": {func(_ *agent.Host, st *agent.Status, _ map[store.Scope]agent.Hold) {
+		"ready":   {func(*model.Host, *model.Status, map[store.Scope]model.Hold) {}, ""},
+		"running": {func(_ *model.Host, st *model.Status, _ map[store.Scope]model.Hold) { st.Phase = model.Running }, ""},
+		"silent": {func(_ *model.Host, st *model.Status, _ map[store.Scope]model.Hold) {
 			st.SeenAt = now.Add(-24 * time.Hour)
 		}, "web1 is silent: "},
-		"silent in run": {func(_ *agent.Host, st *agent.Status, _ map[store.Scope]agent.Hold) {
-			st.SeenAt, st.Phase = now.Add(-24*time.Hour), agent.Running
+		"silent in run": {func(_ *model.Host, st *model.Status, _ map[store.Scope]model.Hold) {
+			st.SeenAt, st.Phase = now.Add(-24*time.Hour), model.Running
 		}, "web1 is silent: "},
-		"held": {func(_ *agent.Host, _ *agent.Status, holds map[store.Scope]agent.Hold) {
+		"held": {func(_ *model.Host, _ *model.Status, holds map[store.Scope]model.Hold) {
 			holds[store.Scope{Node: "web1"}] = stop
 		}, "web1 is held: "},
-		"held by role": {func(_ *agent.Host, _ *agent.Status, holds map[store.Scope]agent.Hold) {
+		"held by role": {func(_ *model.Host, _ *model.Status, holds map[store.Scope]model.Hold) {
 			holds[store.Scope{Role: "web"}] = stop
 		}, "web1 is held: "},
-		"all held": {func(_ *agent.Host, _ *agent.Status, holds map[store.Scope]agent.Hold) { holds[store.Scope{}] = stop }, "web1 is held: "},
-		"disabled": {func(_ *agent.Host, st *agent.Status, _ map[store.Scope]agent.Hold) { st.Disabled = "maintenance" }, "web1 is held: "},
-		"retiring": {func(h *agent.Host, _ *agent.Status, _ map[store.Scope]agent.Hold) {
-			h.Request = &agent.Request{ID: "1", Do: agent.RequestRetire}
+		"all held": {func(_ *model.Host, _ *model.Status, holds map[store.Scope]model.Hold) { holds[store.Scope{}] = stop }, "web1 is held: "},
+		"disabled": {func(_ *model.Host, st *model.Status, _ map[store.Scope]model.Hold) { st.Disabled = "maintenance" }, "web1 is held: "},
+		"retiring": {func(h *model.Host, _ *model.Status, _ map[store.Scope]model.Hold) {
+			h.Request = &model.Request{ID: "1", Do: model.RequestRetire}
 		}, "web1 is held: "},
-		"not registered": {func(h *agent.Host, _ *agent.Status, _ map[store.Scope]agent.Hold) { *h = agent.Host{} }, "web1 is missing: it is not registered"},
+		"not registered": {func(h *model.Host, _ *model.Status, _ map[store.Scope]model.Hold) { *h = model.Host{} }, "web1 is missing: it is not registered"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := agent.Host{Node: "web1", Role: "web", MachineID: "m-web1"}
-			st := agent.Status{Node: "web1", Role: "web", Machine: "m-web1", SeenAt: now, Settings: agent.DefaultSettings(), Target: target, LastGood: target, Enforcing: target}
-			holds := map[store.Scope]agent.Hold{}
+			h := model.Host{Node: "web1", Role: "web", MachineID: "m-web1"}
+			st := model.Status{Node: "web1", Role: "web", Machine: "m-web1", SeenAt: now, Settings: model.DefaultSettings(), Target: target, LastGood: target, Enforcing: target}
+			holds := map[store.Scope]model.Hold{}
 			c.edit(&h, &st, holds)
-			f := store.FleetState{Desires: store.Desires{Default: target}, Hosts: map[string]agent.Host{}, Statuses: map[string]agent.Status{"web1": st}, Holds: holds}
+			f := store.FleetState{Desires: store.Desires{Default: target}, Hosts: map[string]model.Host{}, Statuses: map[string]model.Status{"web1": st}, Holds: holds}
 			if h.Node != "" {
 				f.Hosts["web1"] = h
 			}
@@ -95,14 +94,14 @@ applications:
 	}
 	report := func(node string, seen time.Time) {
 		if err == nil {
-			err = s.Node.Report(ctx, agent.Identity{Node: node, Role: strings.TrimRight(node, "123"), Environment: "dev"}, agent.Status{
-				Node: node, Role: strings.TrimRight(node, "123"), Machine: "m-" + node, SeenAt: seen, Settings: agent.DefaultSettings(), Target: target, LastGood: target, Enforcing: target,
+			err = s.Node.Report(ctx, model.Identity{Node: node, Role: strings.TrimRight(node, "123"), Environment: "dev"}, model.Status{
+				Node: node, Role: strings.TrimRight(node, "123"), Machine: "m-" + node, SeenAt: seen, Settings: model.DefaultSettings(), Target: target, LastGood: target, Enforcing: target,
 			}, nil, nil)
 		}
 	}
 	for _, node := range []string{"web2", "web3", "db1"} {
 		if err == nil {
-			err = s.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: strings.TrimRight(node, "123"), MachineID: "m-" + node})
+			err = s.Fleet.Register(ctx, "dev", model.Host{Node: node, Role: strings.TrimRight(node, "123"), MachineID: "m-" + node})
 		}
 		report(node, now)
 	}

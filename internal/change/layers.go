@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
@@ -62,7 +61,7 @@ func (l *layering) hierarchy(release string) (hieradata.Hierarchy, error) {
 }
 
 // levels returns the levels of a node with its desired target.
-func (l *layering) levels(node string) (hieradata.Levels, agent.Target, error) {
+func (l *layering) levels(node string) (hieradata.Levels, model.Target, error) {
 	role := l.f.RoleOf(node)
 	target := l.f.Desired(role, node).Wanted()
 	h, err := l.hierarchy(target.Release)
@@ -75,7 +74,7 @@ func (l *layering) check(layer hieradata.Layer) error {
 	if !ok {
 		return nil
 	}
-	targets := []agent.Target{l.f.Desires.Default}
+	targets := []model.Target{l.f.Desires.Default}
 	for _, pinned := range l.f.Desires.Pinned() {
 		targets = append(targets, l.f.Desires.Target(pinned))
 	}
@@ -138,7 +137,7 @@ func (l *layering) together(a, b hieradata.Layer) bool {
 type NodeLayers struct {
 	Node       string           `json:"node"`
 	Release    string           `json:"release"` // desired; its environment file has the order
-	Generation agent.Generation `json:"data"`
+	Generation model.Generation `json:"data"`
 	Layers     []NodeLayer      `json:"layers"`
 }
 

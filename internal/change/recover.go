@@ -8,11 +8,10 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
+	"pulley/internal/model/refusal"
 	"pulley/internal/release/trust"
-	"pulley/internal/release/trust/refusal"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
@@ -20,11 +19,11 @@ import (
 // Recovery is the recovery of one scope.
 type Recovery struct {
 	store.Change                // zero for a dry run
-	Target       agent.Target   // of the last change
-	Was          agent.Target   // in etcd
+	Target       model.Target   // of the last change
+	Was          model.Target   // in etcd
 	Nodes        []string       // nodes with a high-water mark above Target that no permit covers
-	Marks        []agent.Target // their marks, in the same order
-	Passed       agent.Epoch    // that nodes verified, serve saw or the gate has, above the history: the change is above it; 0: none
+	Marks        []model.Target // their marks, in the same order
+	Passed       model.Epoch    // that nodes verified, serve saw or the gate has, above the history: the change is above it; 0: none
 	Lost         string         // rollout or job in progress that cannot be read, which the change ends
 	Began        bool           // the history was empty, and begins with Target as it was in etcd: nothing else was recovered
 }
@@ -151,7 +150,7 @@ func recoverNext(ctx context.Context, s *store.Store, ref model.Ref, handled map
 
 // restoredRollout returns why the rollout in progress stopped, if it did because etcd was restored, and its ID if it is lost: only a recovery ends
 // either. One of a newer Pulley prevents no recovery.
-func restoredRollout(ctx context.Context, s *store.Store, ref model.Ref, gate agent.Gate) (stop *rollout.Stop, lost string, err error) {
+func restoredRollout(ctx context.Context, s *store.Store, ref model.Ref, gate model.Gate) (stop *rollout.Stop, lost string, err error) {
 	if gate.Rollout == "" {
 		return nil, "", nil
 	}
@@ -171,7 +170,7 @@ func restoredRollout(ctx context.Context, s *store.Store, ref model.Ref, gate ag
 // stopped, or the signatures that its nodes verified. Nodes use no permit and no statement with an epoch that they have passed, the newest
 // changes of the history may have been deleted, and the holder of a stolen key may have signed under a high epoch. It ignores a
 // number that no change can have: nodes ignore it, too.
-func epochs(s *store.Store, ref model.Ref, f store.FleetState, history []store.Change, stop *rollout.Stop, now time.Time) (newest, reached agent.Epoch, err error) {
+func epochs(s *store.Store, ref model.Ref, f store.FleetState, history []store.Change, stop *rollout.Stop, now time.Time) (newest, reached model.Epoch, err error) {
 	if len(history) > 0 {
 		newest = history[0].Epoch
 	}
@@ -205,7 +204,7 @@ func corrected(d store.Desires, found []fleet.Contradiction, history []store.Cha
 // blockedNodes returns the high-water marks of the nodes that refuse their target: it is below their mark, and no
 // signed permit that they have not used covers it. It does not verify the permits, and believes a node that refuses its target
 // in spite of one.
-func blockedNodes(ctx context.Context, s *store.Store, ref model.Ref, f store.FleetState, right store.Desires, now time.Time) (map[string]agent.Target, error) {
+func blockedNodes(ctx context.Context, s *store.Store, ref model.Ref, f store.FleetState, right store.Desires, now time.Time) (map[string]model.Target, error) {
 	above := map[string]trust.HighWaterMark{}
 	for node, st := range f.Statuses {
 		if _, listed := f.Hosts[node]; listed && fleet.Above(fleet.Mark(st), right.For(f.Hosts[node].Role, node).Wanted()) {
@@ -217,7 +216,7 @@ func blockedNodes(ctx context.Context, s *store.Store, ref model.Ref, f store.Fl
 	if len(above) == 0 {
 		return nil, nil
 	}
-	blocked := map[string]agent.Target{}
+	blocked := map[string]model.Target{}
 	var permits []trust.Permit
 	err := s.Targets.Permits(ctx, ref.String(), func(page []trust.SignedPermit) bool {
 		for _, p := range page {
@@ -231,20 +230,20 @@ func blockedNodes(ctx context.Context, s *store.Store, ref model.Ref, f store.Fl
 		t := right.For(f.Hosts[node].Role, node).Wanted()
 		wanted := trust.Target{Environment: ref.String(), Release: t.Release, Tree: t.Tree, Data: int64(t.Data), DataDigest: t.DataDigest}
 		if _, err := mark.Check(wanted, permits); err != nil || refuses(f.Statuses[node], t) {
-			blocked[node] = agent.Target{Release: mark.Release, Data: agent.Generation(mark.Data)}
+			blocked[node] = model.Target{Release: mark.Release, Data: model.Generation(mark.Data)}
 		}
 	}
 	return blocked, err
 }
 
 // refuses reports whether the last status of a node refuses a target that is below its high-water mark.
-func refuses(s agent.Status, t agent.Target) bool {
+func refuses(s model.Status, t model.Target) bool {
 	r := s.Refusal
 	return r != nil && r.Target == t && (r.Code == refusal.ReleaseTooOld || r.Code == refusal.DataTooOld)
 }
 
 // exists returns an error if etcd does not have the contents of a target, or has others.
-func exists(ctx context.Context, s *store.Store, ref model.Ref, t agent.Target) error {
+func exists(ctx context.Context, s *store.Store, ref model.Ref, t model.Target) error {
 	if t.Release != "" {
 		r, err := s.Releases.Get(ctx, t.Release)
 		if err != nil {

@@ -8,11 +8,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/model"
+	"pulley/internal/model/refusal"
 	"pulley/internal/release/trust"
-	"pulley/internal/release/trust/refusal"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -31,7 +30,7 @@ func fleetOfOne(t *testing.T, spec string) (*etcdtest.Server, *store.Store) {
 		err = s.Environments.PutSpec(ctx, e, 0)
 	}
 	if err == nil {
-		err = s.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"})
+		err = s.Fleet.Register(ctx, "dev", model.Host{Node: "web1", Role: "web"})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -47,10 +46,10 @@ func TestRecoverNeverLowersTheEpoch(t *testing.T) {
 	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
 	const root = "/pulley/v1/environments/dev/"
 	a := Author{Author: store.Author{By: "ann", At: time.Now()}}
-	recovered := func(want ...agent.Epoch) {
+	recovered := func(want ...model.Epoch) {
 		t.Helper()
 		done, err := Recover(ctx, s, dev, a.At.Add(time.Hour), false, a)
-		var got []agent.Epoch
+		var got []model.Epoch
 		for _, r := range done.Scopes {
 			got = append(got, r.Epoch)
 		}
@@ -58,16 +57,16 @@ func TestRecoverNeverLowersTheEpoch(t *testing.T) {
 			t.Errorf("recovered at the epochs %v, not %v; %v", got, want, err)
 		}
 	}
-	reports := func(node string, epoch agent.Epoch) {
+	reports := func(node string, epoch model.Epoch) {
 		t.Helper()
-		st := agent.Status{Node: node, Role: "web", Signatures: &agent.Signatures{State: agent.SignaturesChecked, Statement: epoch}}
-		if err := s.Node.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, st, nil, nil); err != nil {
+		st := model.Status{Node: node, Role: "web", Signatures: &model.Signatures{State: model.SignaturesChecked, Statement: epoch}}
+		if err := s.Node.Report(ctx, model.Identity{Node: node, Environment: "dev"}, st, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	lost := func(from, to agent.Epoch) { // deletes changes
+	lost := func(from, to model.Epoch) { // deletes changes
 		t.Helper()
-		key := func(e agent.Epoch) string { return fmt.Sprintf("%shistory/%012d", root, e) }
+		key := func(e model.Epoch) string { return fmt.Sprintf("%shistory/%012d", root, e) }
 		if _, err := server.Client().Delete(ctx, key(from), clientv3.WithRange(key(to+1))); err != nil {
 			t.Fatal(err)
 		}
@@ -76,7 +75,7 @@ func TestRecoverNeverLowersTheEpoch(t *testing.T) {
 	for range 5 {
 		d, err := s.Targets.Desires(ctx, dev)
 		if err == nil {
-			_, err = s.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, agent.Target{}, a.store())
+			_, err = s.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, model.Target{}, a.store())
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -93,7 +92,7 @@ func TestRecoverNeverLowersTheEpoch(t *testing.T) {
 	recovered(6) // only the node knows of epoch 5
 	reports("web1", 1<<63-1)
 	recovered() // a thief of the node's key reports what ends all later changes
-	reports("web1", agent.Epoch(a.At.Unix())+2_000_000_001)
+	reports("web1", model.Epoch(a.At.Unix())+2_000_000_001)
 	recovered() // nodes would refuse the next epoch
 	reports("web1", 5)
 	lost(2, 2)
@@ -101,7 +100,7 @@ func TestRecoverNeverLowersTheEpoch(t *testing.T) {
 	lost(1, 6)
 	recovered(7) // the gate has epoch 6
 	recovered()
-	high := agent.Epoch(a.At.Unix()) + 1_900_000_000 // by a stolen key
+	high := model.Epoch(a.At.Unix()) + 1_900_000_000 // by a stolen key
 	reports("web1", high)
 	recovered(high + 1)
 	recovered()
@@ -120,18 +119,18 @@ func TestRecoverAboveTheHighestEpoch(t *testing.T) {
 	server, s := fleetOfOne(t, "roles:\n  web: {cardinality: 2}\n")
 	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
 	a := Author{Author: store.Author{By: "ann", At: time.Now()}}
-	highest := agent.Epoch(trust.MaxEpoch(a.At))
+	highest := model.Epoch(trust.MaxEpoch(a.At))
 	for _, scope := range []store.Scope{{}, {Role: "web"}} {
 		d, err := s.Targets.Desires(ctx, dev)
 		if err == nil {
-			_, err = s.Targets.Promote(ctx, dev, d, scope, store.Promoted, agent.Target{}, a.store())
+			_, err = s.Targets.Promote(ctx, dev, d, scope, store.Promoted, model.Target{}, a.store())
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	st := agent.Status{Node: "web1", Role: "web", Signatures: &agent.Signatures{State: agent.SignaturesChecked, Permit: highest}}
-	if err := s.Node.Report(ctx, agent.Identity{Node: "web1", Environment: "dev"}, st, nil, nil); err != nil {
+	st := model.Status{Node: "web1", Role: "web", Signatures: &model.Signatures{State: model.SignaturesChecked, Permit: highest}}
+	if err := s.Node.Report(ctx, model.Identity{Node: "web1", Environment: "dev"}, st, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := server.Client().Put(ctx, "/pulley/v1/environments/dev/desired/roles/web", `{"v":1,"release":"9.0.0","tree":"x"}`); err != nil {
@@ -146,7 +145,7 @@ func TestRecoverAboveTheHighestEpoch(t *testing.T) {
 	}
 	d, err := s.Targets.Desires(ctx, dev)
 	if err == nil {
-		_, err = s.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, agent.Target{}, a.store())
+		_, err = s.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, model.Target{}, a.store())
 	}
 	if err != nil {
 		t.Errorf("the next change: %v", err)
@@ -161,7 +160,7 @@ func TestForgedPermitHidesNoNode(t *testing.T) {
 	a := Author{Author: store.Author{By: "ann", At: time.Now()}}
 	d, err := s.Targets.Desires(ctx, dev)
 	if err == nil {
-		_, err = s.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, agent.Target{}, a.store())
+		_, err = s.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, model.Target{}, a.store())
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -173,12 +172,12 @@ func TestForgedPermitHidesNoNode(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	st := agent.Status{Node: "web1", Role: "web", Signatures: &agent.Signatures{State: agent.SignaturesChecked, Data: 9}}
+	st := model.Status{Node: "web1", Role: "web", Signatures: &model.Signatures{State: model.SignaturesChecked, Data: 9}}
 	for _, refused := range []bool{false, true} {
 		if refused {
-			st.Refusal = &agent.Refusal{Error: refusal.Error{Code: refusal.DataTooOld}}
+			st.Refusal = &model.Refusal{Error: refusal.Error{Code: refusal.DataTooOld}}
 		}
-		if err := s.Node.Report(ctx, agent.Identity{Node: "web1", Environment: "dev"}, st, nil, nil); err != nil {
+		if err := s.Node.Report(ctx, model.Identity{Node: "web1", Environment: "dev"}, st, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		done, err := Recover(ctx, s, dev, a.At.Add(time.Hour), true, a)

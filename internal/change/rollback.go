@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 
-	"pulley/agent"
 	"pulley/internal/model"
 	"pulley/internal/store"
 )
@@ -12,8 +11,8 @@ import (
 // Undoing is a rollback of one scope's target: what it undoes, and what nodes get.
 type Undoing struct {
 	Scope Scope
-	From  agent.Target
-	To    agent.Target
+	From  model.Target
+	To    model.Target
 	Undo  store.Change   // the oldest change that it undoes
 	All   []store.Change // changes in force that it undoes, newest first
 	Moves []Move         // affected registered nodes
@@ -22,12 +21,12 @@ type Undoing struct {
 
 // PlanRollback returns the rollback of a scope: of its newest change in force or, with an epoch, of all its changes after
 // that epoch. It returns nil if the epoch's target is in force already.
-func PlanRollback(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, to *agent.Epoch) (*Undoing, error) {
+func PlanRollback(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, to *model.Epoch) (*Undoing, error) {
 	_, u, err := planRollback(ctx, s, ref, scope, to)
 	return u, err
 }
 
-func planRollback(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, to *agent.Epoch) (f store.FleetState, u *Undoing, err error) {
+func planRollback(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, to *model.Epoch) (f store.FleetState, u *Undoing, err error) {
 	if f, err = listed(ctx, s, ref, scope.Node); err != nil {
 		return f, nil, err
 	}
@@ -50,9 +49,9 @@ func planRollback(ctx context.Context, s *store.Store, ref model.Ref, scope Scop
 }
 
 // undone returns the change that a rollback of a scope undoes; nil: the target of the epoch is in force.
-func undone(ref model.Ref, history []store.Change, scope Scope, to *agent.Epoch) (*store.Change, error) {
+func undone(ref model.Ref, history []store.Change, scope Scope, to *model.Epoch) (*store.Change, error) {
 	if to != nil {
-		newest := agent.Epoch(0)
+		newest := model.Epoch(0)
 		if len(history) > 0 {
 			newest = history[0].Epoch
 		}
@@ -106,7 +105,7 @@ func Flags(s Scope) string {
 
 // Rollback carries out a planned rollback. It refuses one that other changes have overtaken: the operator confirmed
 // another one.
-func Rollback(ctx context.Context, s *store.Store, ref model.Ref, planned Undoing, to *agent.Epoch, a Author) (done Targets, err error) {
+func Rollback(ctx context.Context, s *store.Store, ref model.Ref, planned Undoing, to *model.Epoch, a Author) (done Targets, err error) {
 	err = Retry(func() error {
 		f, u, err := planRollback(ctx, s, ref, planned.Scope, to)
 		if err != nil {

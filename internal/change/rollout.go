@@ -9,12 +9,11 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments/applications"
 	"pulley/hieradata"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/release/trust/refusal"
+	"pulley/internal/model/refusal"
 	"pulley/internal/rollout"
 	"pulley/internal/rollout/preview"
 	"pulley/internal/store"
@@ -27,15 +26,15 @@ type Rollout struct {
 	Noop     bool            `json:"noop,omitempty"` // of a job: its runs make no changes
 	State    RolloutState    `json:"state"`
 	Role     string          `json:"role,omitempty"` // scope; "": all nodes
-	Target   agent.Target    `json:"target"`
+	Target   model.Target    `json:"target"`
 	Agent    string          `json:"agent,omitempty"` // version of the agent, instead of a target
-	Origin   agent.Target    `json:"origin"`          // of the scope, at the start
+	Origin   model.Target    `json:"origin"`          // of the scope, at the start
 	By       string          `json:"by"`
-	Why      agent.Prose     `json:"why,omitempty"`
+	Why      model.Prose     `json:"why,omitempty"`
 	At       time.Time       `json:"at"`
 	Ended    time.Time       `json:"ended,omitzero"`
 	EndedBy  string          `json:"ended_by,omitempty"` // who aborted a job
-	EndedWhy agent.Prose     `json:"ended_why,omitempty"`
+	EndedWhy model.Prose     `json:"ended_why,omitempty"`
 	Nodes    int             `json:"nodes"` // of all groups
 	Done     int             `json:"done"`  // nodes that took the target
 	Failed   int             `json:"failed"`
@@ -105,7 +104,7 @@ type RolloutNode struct {
 	Skip  rollout.SkipCode     `json:"skip,omitempty"`
 	Run   string               `json:"run,omitempty"` // that failed
 
-	Problem agent.Problem  `json:"problem,omitzero"`  // of the agent that the node dropped or refused
+	Problem model.Problem  `json:"problem,omitzero"`  // of the agent that the node dropped or refused
 	Refusal *refusal.Error `json:"refusal,omitempty"` // of the target that the node refused
 
 	Does []applications.Name `json:"does,omitempty"` // of a job: the components of the node
@@ -152,14 +151,14 @@ func noun(k rollout.Kind) string {
 // RolloutTarget is what a staged rollout brings to nodes: a release, a generation of live data, or both.
 type RolloutTarget struct {
 	Version string           // of a release; "": nodes keep theirs
-	Data    agent.Generation // 0: nodes keep theirs
+	Data    model.Generation // 0: nodes keep theirs
 
 	Agent     string // version of the agent, without the others
 	Downgrade bool   // of the agent
 }
 
 // find reads the target. remedy is what signs the part of it that nobody signed; "" if all of it is signed.
-func (t RolloutTarget) find(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, a Author) (target agent.Target, remedy string, err error) {
+func (t RolloutTarget) find(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, a Author) (target model.Target, remedy string, err error) {
 	if t.Version != "" {
 		d, err := s.Targets.Desires(ctx, ref)
 		if err != nil {
@@ -210,7 +209,7 @@ func StartRollout(ctx context.Context, s *store.Store, ref model.Ref, scope Scop
 }
 
 // startRollout starts a rollout of a target. remedy is what signs an unsigned one.
-func startRollout(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, target agent.Target, remedy string, a Author) (r Rollout, err error) {
+func startRollout(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, target model.Target, remedy string, a Author) (r Rollout, err error) {
 	if scope.Role != "" && target.Data != 0 {
 		return r, errors.New("a generation of data is that of all nodes, and the rollout is of one role\nroll it out without --role")
 	}
@@ -240,7 +239,7 @@ func startRollout(ctx context.Context, s *store.Store, ref model.Ref, scope Scop
 			return r, err
 		}
 	}
-	r = describeRollout(p.Plan, rollout.Start(a.At), agent.Gate{Rollout: p.Plan.ID, State: agent.GateOpen})
+	r = describeRollout(p.Plan, rollout.Start(a.At), model.Gate{Rollout: p.Plan.ID, State: model.GateOpen})
 	r.Notes, r.Unready = p.Notes, p.Unready
 	return r, nil
 }
@@ -314,27 +313,27 @@ func ActOnRollout(ctx context.Context, s *store.Store, ref model.Ref, act Act, n
 		to, err := c.State, error(nil)
 		switch act {
 		case Pause:
-			if c.Gate.State == agent.GateAborted {
+			if c.Gate.State == model.GateAborted {
 				return fmt.Errorf("cannot pause rollout %s of %s: it was aborted", c.Plan.ID, ref)
 			}
-			c.Gate.State, err = agent.GatePaused, s.Campaigns.Set(ctx, ref, c, agent.GatePaused, nil, a.Author)
+			c.Gate.State, err = model.GatePaused, s.Campaigns.Set(ctx, ref, c, model.GatePaused, nil, a.Author)
 		case Abort:
-			c.Gate.State, err = agent.GateAborted, s.Campaigns.Set(ctx, ref, c, agent.GateAborted, nil, a.Author)
+			c.Gate.State, err = model.GateAborted, s.Campaigns.Set(ctx, ref, c, model.GateAborted, nil, a.Author)
 		case Resume:
-			if c.Gate.State != agent.GatePaused {
+			if c.Gate.State != model.GatePaused {
 				return fmt.Errorf("cannot resume rollout %s of %s: it is not paused", c.Plan.ID, ref)
 			}
 			to = c.State.Resume()
-			c.Gate.State, err = agent.GateOpen, s.Campaigns.Set(ctx, ref, c, agent.GateOpen, &to, a.Author)
+			c.Gate.State, err = model.GateOpen, s.Campaigns.Set(ctx, ref, c, model.GateOpen, &to, a.Author)
 		case Again:
 			n := 0
-			if to, n, err = c.State.Retry(c.Plan); err == nil && n == 0 && c.Gate.State != agent.GateAborted {
+			if to, n, err = c.State.Retry(c.Plan); err == nil && n == 0 && c.Gate.State != model.GateAborted {
 				err = errors.New("no node failed that has ended")
 			}
 			if err != nil {
 				return fmt.Errorf("cannot repeat rollout %s of %s: %w", c.Plan.ID, ref, err)
 			}
-			c.Gate.State, err = agent.GateOpen, s.Campaigns.Set(ctx, ref, c, agent.GateOpen, &to, a.Author)
+			c.Gate.State, err = model.GateOpen, s.Campaigns.Set(ctx, ref, c, model.GateOpen, &to, a.Author)
 		case Approve:
 			if to, err = c.State.Approve(c.Plan); err == nil {
 				err = s.Campaigns.Update(ctx, ref, c, to)
@@ -444,7 +443,7 @@ func lookAtRollout(ctx context.Context, s *store.Store, ref model.Ref, id string
 	return r, c, nil
 }
 
-func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
+func describeRollout(p rollout.Plan, s rollout.State, gate model.Gate) Rollout {
 	r := Rollout{
 		ID: p.ID, Kind: p.Kind, Noop: p.Noop, EndedBy: s.EndedBy, EndedWhy: s.EndedWhy, State: RolloutState(s.Phase), Role: p.Role, Target: p.Target, Agent: p.Agent.Version, Origin: p.Origin, By: p.By, Why: p.Why, At: p.At, Ended: s.Ended,
 		Nodes: s.Nodes(p), MayFail: p.Policy.MayFail(p.Policy.Failures, s.Nodes(p), s.Nodes(p)), Done: s.Done, Failed: len(s.Failed), Skipped: len(s.Skipped), Excluded: p.Excluded, Daemons: p.Daemons, Policy: &p.Policy,
@@ -457,9 +456,9 @@ func describeRollout(p rollout.Plan, s rollout.State, gate agent.Gate) Rollout {
 	case s.Phase != rollout.Advancing:
 	case gate.Rollout != p.ID: // serve did not notice it yet
 		r.State = RolloutReplaced
-	case gate.State == agent.GatePaused:
+	case gate.State == model.GatePaused:
 		r.State = RolloutPaused
-	case gate.State == agent.GateAborted:
+	case gate.State == model.GateAborted:
 		r.State = RolloutAborted
 	}
 	does := map[string][]applications.Name{}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"pulley/agent"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/release"
@@ -20,7 +19,7 @@ func startAgentRollout(ctx context.Context, s *store.Store, ref model.Ref, scope
 	if err != nil {
 		return r, err
 	}
-	p, err := planned(ctx, s, ref, rollout.Plan{Role: scope.Role, Agent: agent.AgentChoice{Version: published.Version, Downgrade: downgrade}}, a.Author)
+	p, err := planned(ctx, s, ref, rollout.Plan{Role: scope.Role, Agent: model.AgentChoice{Version: published.Version, Downgrade: downgrade}}, a.Author)
 	if err != nil {
 		return r, err
 	}
@@ -42,7 +41,7 @@ func startAgentRollout(ctx context.Context, s *store.Store, ref model.Ref, scope
 	if p.Plan, err = s.Campaigns.Start(ctx, ref, p.Desires, p.Plan, a.store()); err != nil {
 		return r, err
 	}
-	r = describeRollout(p.Plan, rollout.Start(a.At), agent.Gate{Rollout: p.Plan.ID, State: agent.GateOpen})
+	r = describeRollout(p.Plan, rollout.Start(a.At), model.Gate{Rollout: p.Plan.ID, State: model.GateOpen})
 	r.Notes, r.Unready = p.Notes, p.Unready
 	return r, nil
 }

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
@@ -27,7 +26,7 @@ type RolloutChanges struct {
 type RolloutRun struct {
 	Node    string        `json:"node"`
 	Run     string        `json:"run"`
-	Outcome agent.Outcome `json:"outcome"`
+	Outcome model.Outcome `json:"outcome"`
 	Changed int           `json:"changed"` // resources; with those of its earlier attempts
 	Failed  int           `json:"failed"`
 	Started time.Time     `json:"started"` // by the node's clock
@@ -64,8 +63,8 @@ func ReadChanges(ctx context.Context, s *store.Store, ref model.Ref, r *Rollout)
 		if err != nil {
 			return err
 		}
-		runs = slices.DeleteFunc(runs, func(run agent.Run) bool { return !r.plan.Ordered(run.Assignment) })
-		if first := slices.IndexFunc(runs, func(run agent.Run) bool { return run.Kind == agent.Success }); first >= 0 {
+		runs = slices.DeleteFunc(runs, func(run model.Run) bool { return !r.plan.Ordered(run.Assignment) })
+		if first := slices.IndexFunc(runs, func(run model.Run) bool { return run.Kind == model.Success }); first >= 0 {
 			runs = runs[:first+1] // later ones only enforced the target
 		}
 		r.Changes.add(node, r.took[node], runs, index)
@@ -77,7 +76,7 @@ func ReadChanges(ctx context.Context, s *store.Store, ref model.Ref, r *Rollout)
 }
 
 // add adds a node's runs for the rollout, oldest first.
-func (c *RolloutChanges) add(node string, took bool, runs []agent.Run, index map[string]int) {
+func (c *RolloutChanges) add(node string, took bool, runs []model.Run, index map[string]int) {
 	if len(runs) == 0 {
 		if took {
 			c.Without++

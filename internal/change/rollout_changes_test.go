@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
@@ -18,10 +17,10 @@ func TestReadChangesOfARollout(t *testing.T) {
 	t.Parallel()
 	_, s := fleetOfOne(t, "roles: {web: {cardinality: 4}}\n")
 	dev, ctx, now := model.Ref{Environment: "dev"}, t.Context(), time.Now().UTC().Truncate(time.Second)
-	run := func(node, id, assignment string, kind agent.Kind, counts agent.Counts, resources ...agent.ResourceEvent) {
+	run := func(node, id, assignment string, kind model.Kind, counts model.Counts, resources ...model.ResourceEvent) {
 		t.Helper()
-		r := agent.Run{ID: id, Node: node, Assignment: assignment, Started: now, Duration: 4 * time.Second}
-		r.Kind, r.Counts, r.Resources, r.Outcome = kind, counts, resources, agent.Changed
+		r := model.Run{ID: id, Node: node, Assignment: assignment, Started: now, Duration: 4 * time.Second}
+		r.Kind, r.Counts, r.Resources, r.Outcome = kind, counts, resources, model.Changed
 		var packed bytes.Buffer
 		z := gzip.NewWriter(&packed)
 		err := json.NewEncoder(z).Encode(r)
@@ -29,19 +28,19 @@ func TestReadChangesOfARollout(t *testing.T) {
 			err = z.Close()
 		}
 		if err == nil {
-			err = s.Node.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, agent.Status{Node: node, SeenAt: now}, []agent.EncodedRun{{ID: id, Bytes: packed.Bytes()}}, nil)
+			err = s.Node.Report(ctx, model.Identity{Node: node, Environment: "dev"}, model.Status{Node: node, SeenAt: now}, []model.EncodedRun{{ID: id, Bytes: packed.Bytes()}}, nil)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	motd, nginx := agent.ResourceEvent{Resource: "File[/etc/motd]", Status: "changed"}, agent.ResourceEvent{Resource: "Service[nginx]", Status: "failed"}
-	repaired := agent.ResourceEvent{Resource: "Service[nginx]", Status: "changed"}
-	run("web1", "1", "r2.1.b", agent.Success, agent.Counts{Changed: 9}, agent.ResourceEvent{Resource: "User[x]", Status: "changed"}) // another rollout
-	run("web1", "2", "r2.1.a", agent.Between, agent.Counts{Changed: 1, Failed: 1}, motd, nginx)
-	run("web1", "3", "r2.1.a", agent.Success, agent.Counts{Changed: 1}, repaired)
-	run("web1", "4", "r2.1.a", agent.Success, agent.Counts{Changed: 5}, agent.ResourceEvent{Resource: "User[y]", Status: "changed"}) // drift
-	run("web2", "1", "r2.1.a", agent.Between, agent.Counts{Changed: 1, Failed: 1}, motd, nginx)
+	motd, nginx := model.ResourceEvent{Resource: "File[/etc/motd]", Status: "changed"}, model.ResourceEvent{Resource: "Service[nginx]", Status: "failed"}
+	repaired := model.ResourceEvent{Resource: "Service[nginx]", Status: "changed"}
+	run("web1", "1", "r2.1.b", model.Success, model.Counts{Changed: 9}, model.ResourceEvent{Resource: "User[x]", Status: "changed"}) // another rollout
+	run("web1", "2", "r2.1.a", model.Between, model.Counts{Changed: 1, Failed: 1}, motd, nginx)
+	run("web1", "3", "r2.1.a", model.Success, model.Counts{Changed: 1}, repaired)
+	run("web1", "4", "r2.1.a", model.Success, model.Counts{Changed: 5}, model.ResourceEvent{Resource: "User[y]", Status: "changed"}) // drift
+	run("web2", "1", "r2.1.a", model.Between, model.Counts{Changed: 1, Failed: 1}, motd, nginx)
 	r := Rollout{
 		ID: "r2", plan: &rollout.Plan{ID: "r2", Nonce: "a"}, Kind: rollout.Take, Ended: now, took: map[string]bool{"web1": true, "web2": false, "web3": true, "web4": false},
 		Members: []RolloutNode{{Node: "web2", State: NodeFailed}, {Node: "web4", State: NodeSkipped}},

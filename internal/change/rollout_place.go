@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
@@ -14,7 +13,7 @@ import (
 
 // PlaceInRollout returns a sentence about the place of a node in the rollout in progress, or in that which the last change reverted; ""
 // without one.
-func PlaceInRollout(ctx context.Context, s *store.Store, ref model.Ref, gate agent.Gate, node string, now time.Time) (string, error) {
+func PlaceInRollout(ctx context.Context, s *store.Store, ref model.Ref, gate model.Gate, node string, now time.Time) (string, error) {
 	if gate.Rollout == "" {
 		return placeAfterRevert(ctx, s, ref, gate, node)
 	}

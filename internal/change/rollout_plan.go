@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
@@ -30,7 +29,7 @@ type PlannedRollout struct {
 
 // PlanRollout plans a staged rollout of a target to the nodes of a role, or to all nodes. Empty parts of the target are
 // inherited. The policy is that of the environment file as `env apply` stored it.
-func PlanRollout(ctx context.Context, s *store.Store, ref model.Ref, target agent.Target, role string, a store.Author) (PlannedRollout, error) {
+func PlanRollout(ctx context.Context, s *store.Store, ref model.Ref, target model.Target, role string, a store.Author) (PlannedRollout, error) {
 	return planned(ctx, s, ref, rollout.Plan{Role: role, Target: target}, a)
 }
 
@@ -57,7 +56,7 @@ func planRollout(ctx context.Context, s *store.Store, ref model.Ref, of rollout.
 	candidates := store.Candidates(f.Hosts, f.Desires, of)
 	for i := range candidates {
 		candidates[i].View = viewOf(state, candidates[i].Node, a.At)
-		candidates[i].Daemon = state.Statuses[candidates[i].Node].Enforce == agent.EnforceDaemon
+		candidates[i].Daemon = state.Statuses[candidates[i].Node].Enforce == model.EnforceDaemon
 	}
 	policy := rollout.PolicyOf(f.Spec)
 	p.demandsPreview, p.maxChanged = f.Spec.Rollout.Preview.Required, f.Spec.Rollout.Preview.MaxChanged

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/facts"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
@@ -31,11 +30,11 @@ roles:
 `)
 	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
 	for _, node := range []string{"web1", "web2", "db1", "db2", "db3"} {
-		if err := s.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: strings.TrimRight(node, "123"), MachineID: "m-" + node}); err != nil {
+		if err := s.Fleet.Register(ctx, "dev", model.Host{Node: node, Role: strings.TrimRight(node, "123"), MachineID: "m-" + node}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	target := agent.Target{Release: "2.0.0", Tree: strings.Repeat("b", 64)}
+	target := model.Target{Release: "2.0.0", Tree: strings.Repeat("b", 64)}
 	p, err := PlanRollout(ctx, s, dev, target, "", store.Author{By: "ann", At: time.Now()})
 	if err != nil {
 		t.Fatal(err)
@@ -72,10 +71,10 @@ roles:
   db: {cardinality: 1}
 `)
 	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
-	if err := s.Fleet.Register(ctx, "dev", agent.Host{Node: "db1", Role: "db", MachineID: "m-db1"}); err != nil {
+	if err := s.Fleet.Register(ctx, "dev", model.Host{Node: "db1", Role: "db", MachineID: "m-db1"}); err != nil {
 		t.Fatal(err)
 	}
-	target, author := agent.Target{Release: "2.0.0", Tree: strings.Repeat("b", 64)}, store.Author{By: "ann", At: time.Now()}
+	target, author := model.Target{Release: "2.0.0", Tree: strings.Repeat("b", 64)}, store.Author{By: "ann", At: time.Now()}
 	_, err := PlanRollout(ctx, s, dev, target, "web", author)
 	if err == nil || !strings.Contains(err.Error(), "by chassis.rack, and no registered node has such an attribute or trusted fact\n") {
 		t.Errorf("a fact that no node has: %v", err)
@@ -83,7 +82,7 @@ roles:
 	for _, node := range []string{"web1", "db1"} {
 		published, err := facts.Published{Facts: map[string]json.RawMessage{"chassis": []byte(`{"rack":"r7"}`), "pair": []byte(`"a"`)}}.Encode()
 		if err == nil {
-			err = s.Node.PublishFacts(ctx, agent.Identity{Node: node, Environment: "dev"}, published)
+			err = s.Node.PublishFacts(ctx, model.Identity{Node: node, Environment: "dev"}, published)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -123,19 +122,19 @@ func TestPlanRolloutNamesNodesThatCannotBegin(t *testing.T) {
 		_, s := fleetOfOne(t, "rollout: {"+policy+"}\nroles: {web: {cardinality: 10}}\n")
 		dev, ctx, now := model.Ref{Environment: "dev"}, t.Context(), time.Now()
 		var err error
-		for node, st := range map[string]agent.Status{"web1": {SeenAt: now, Disabled: "maintenance"}, "web2": {SeenAt: now.Add(-24 * time.Hour)}, "web3": {SeenAt: now}, "web10": {SeenAt: now.Add(-24 * time.Hour)}} {
+		for node, st := range map[string]model.Status{"web1": {SeenAt: now, Disabled: "maintenance"}, "web2": {SeenAt: now.Add(-24 * time.Hour)}, "web3": {SeenAt: now}, "web10": {SeenAt: now.Add(-24 * time.Hour)}} {
 			if node != "web1" && err == nil {
-				err = s.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: "web"})
+				err = s.Fleet.Register(ctx, "dev", model.Host{Node: node, Role: "web"})
 			}
-			st.Node, st.Role, st.Settings = node, "web", agent.DefaultSettings()
+			st.Node, st.Role, st.Settings = node, "web", model.DefaultSettings()
 			if err == nil {
-				err = s.Node.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, st, nil, nil)
+				err = s.Node.Report(ctx, model.Identity{Node: node, Environment: "dev"}, st, nil, nil)
 			}
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := PlanRollout(ctx, s, dev, agent.Target{Release: "2.0.0", Tree: strings.Repeat("b", 64)}, "", store.Author{By: "ann", At: now})
+		p, err := PlanRollout(ctx, s, dev, model.Target{Release: "2.0.0", Tree: strings.Repeat("b", 64)}, "", store.Author{By: "ann", At: now})
 		if got := fmt.Sprint(p.Unready); err != nil || got != want {
 			t.Errorf("%s: %v, %s", policy, err, got)
 		}
@@ -156,7 +155,7 @@ func TestExplainNamesWhatOpensABatch(t *testing.T) {
 	}}
 	state := rollout.Start(now)
 	state.Batch, state.Next = 1, 4
-	c := &store.Campaign{Plan: p, State: state, Gate: agent.Gate{Rollout: "r2", State: agent.GateOpen}}
+	c := &store.Campaign{Plan: p, State: state, Gate: model.Gate{Rollout: "r2", State: model.GateOpen}}
 	at := "2026-03-01T12:02:00Z"
 	for _, one := range []struct {
 		wait       rollout.Wait
@@ -209,7 +208,7 @@ func TestRolloutShowsNodesThatAreOrderedAgain(t *testing.T) {
 	p := rollout.Plan{ID: "r2", Kind: rollout.Take, Groups: []rollout.Group{{Kind: rollout.OfRole, Role: "web", Batch: 1, Size: 3, Nodes: members}}}
 	state := rollout.Start(time.Now())
 	state.Next, state.Failed = 2, map[string]rollout.Failure{"web1": {Code: rollout.RunFailed}, "web2": {Code: rollout.RunFailed}}
-	gate := agent.Gate{Rollout: "r2", State: agent.GateOpen}
+	gate := model.Gate{Rollout: "r2", State: model.GateOpen}
 	before := describeRollout(p, state, gate)
 	state, _, err := state.Retry(p)
 	if err != nil {

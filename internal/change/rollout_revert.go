@@ -6,7 +6,6 @@ import (
 	"maps"
 	"slices"
 
-	"pulley/agent"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
@@ -16,7 +15,7 @@ import (
 // Reverting is the revert of the rollout in progress.
 type Reverting struct {
 	Rollout Rollout
-	Back    agent.Target // what is desired for the scope
+	Back    model.Target // what is desired for the scope
 	Agent   string       // version of the agent that is desired for the scope, of a rollout of the agent
 	Moves   []Move       // registered nodes that took the rollout's target, or may take it now
 }
@@ -107,7 +106,7 @@ func AwaitingRevert(ref model.Ref, done Targets) fleet.Awaited {
 }
 
 // placeAfterRevert tells where a node stood in the rollout that the last change reverted; "" if it was another change.
-func placeAfterRevert(ctx context.Context, s *store.Store, ref model.Ref, gate agent.Gate, node string) (string, error) {
+func placeAfterRevert(ctx context.Context, s *store.Store, ref model.Ref, gate model.Gate, node string) (string, error) {
 	last, err := s.Targets.Last(ctx, ref)
 	if err != nil || last == nil || last.Kind != store.Reverted || last.Epoch != gate.Epoch {
 		return "", err

@@ -10,7 +10,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/join"
@@ -183,7 +182,7 @@ type Rotation struct {
 type Rotated struct {
 	store.Change
 	Made       bool // secrets were encrypted again, and changed the data
-	Generation agent.Generation
+	Generation model.Generation
 	Secrets    []Secret // of the scope
 	LeftOut    []Secret // of them, or of former readers: no node decrypts them, or none sees their layer
 }

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/release/trust"
@@ -21,8 +20,8 @@ var ErrChangedSince = errors.New("the targets changed since the last statement")
 // Restated is a target that the previous statement did not have.
 type Restated struct {
 	Scope  Scope
-	Was    agent.Target
-	Target agent.Target
+	Was    model.Target
+	Target model.Target
 }
 
 // Signed is a signed statement, and its differences from the previous one.

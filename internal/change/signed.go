@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/model"
 	"pulley/internal/store"
@@ -45,7 +44,7 @@ func CheckUnsigned(ctx context.Context, s *store.Environments, version string) e
 		}
 		e, _, err := s.Spec(ctx, ref)
 		switch {
-		case errors.Is(err, agent.ErrUnreachable):
+		case errors.Is(err, model.ErrUnreachable):
 			return err
 		case err == nil && signers(store.FleetState{Spec: e}, Scope{}):
 			return unsignedError("publish "+version, ref, "give --sign-key FILE")

@@ -9,7 +9,6 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/desired"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
@@ -24,7 +23,7 @@ type Version struct {
 	Version    string            `json:"version"`
 	Published  bool              `json:"published"`
 	Platforms  []Platform        `json:"platforms"`
-	Message    agent.Prose       `json:"message"`
+	Message    model.Prose       `json:"message"`
 	Author     string            `json:"author"`
 	At         *time.Time        `json:"at"`
 	Signatures []trust.Signature `json:"signatures"`
@@ -121,7 +120,7 @@ type FleetVersions struct {
 	Environment string        `json:"environment"`
 	Wanted      []Want        `json:"wanted"`
 	By          string        `json:"by"`
-	Why         agent.Prose   `json:"why"`
+	Why         model.Prose   `json:"why"`
 	At          *time.Time    `json:"at"`
 	Nodes       []NodeVersion `json:"nodes"`
 }
@@ -131,8 +130,8 @@ type NodeVersion struct {
 	Node    string             `json:"node"`
 	Runs    string             `json:"runs"`   // "" before the first report
 	Wanted  string             `json:"wanted"` // "" if none is wanted
-	Phase   agent.UpgradePhase `json:"phase"`  // "" if it runs the wanted version
-	Problem agent.Problem      `json:"problem,omitzero"`
+	Phase   model.UpgradePhase `json:"phase"`  // "" if it runs the wanted version
+	Problem model.Problem      `json:"problem,omitzero"`
 }
 
 // VersionsOf returns the wanted and the running agents of an environment.
@@ -167,7 +166,7 @@ func versionOf(name string, f store.FleetState) NodeVersion {
 	case st.Agent != nil && st.Agent.Wanted == v.Wanted:
 		v.Phase, v.Problem = st.Agent.Phase, st.Agent.Problem
 	case v.Runs != v.Wanted:
-		v.Phase = agent.UpgradeWaiting
+		v.Phase = model.UpgradeWaiting
 	}
 	return v
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 func env(values map[string]string) (Env, *bytes.Buffer, *bytes.Buffer) {
@@ -31,7 +31,7 @@ func TestErrorsBecomeCodesAndHints(t *testing.T) {
 		"from a node":    {errors.New("cannot x: \x1b[2Jy\ntry \x07z\u009b"), 1, "pulley: cannot x:  [2Jy\n  try  z \n"},
 		"with a hint":    {fmt.Errorf("cannot x: %w", errors.New("y\ntry z")), 1, "pulley: cannot x: y\n  try z\n"},
 		"wrong usage":    {Usagef("which %s?", "one"), 2, "pulley: which one?\n"},
-		"etcd is down":   {fmt.Errorf("cannot x: %w", agent.ErrUnreachable), 3, "pulley: cannot x: etcd is unreachable\n"},
+		"etcd is down":   {fmt.Errorf("cannot x: %w", model.ErrUnreachable), 3, "pulley: cannot x: etcd is unreachable\n"},
 		"Ctrl-C":         {fmt.Errorf("cannot x: %w", context.Canceled), 1, "pulley: cannot x: interrupted\n"},
 		"said elsewhere": {&SilentError{Code: 6}, 6, ""},
 	} {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // Exit codes, the same for every verb.
@@ -58,7 +58,7 @@ func Code(err error) int {
 		return coded.ExitStatus()
 	case errors.As(err, &usage):
 		return exitUsage
-	case errors.Is(err, agent.ErrUnreachable):
+	case errors.Is(err, model.ErrUnreachable):
 		return ExitUnreachable
 	}
 	return ExitFailed

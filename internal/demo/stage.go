@@ -15,9 +15,9 @@ import (
 	"sync/atomic"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/child"
 	"pulley/internal/machines/drivers/local"
+	"pulley/internal/model"
 )
 
 // stage is the fleet of the story: an etcd and machines, all of which die with this process.
@@ -260,7 +260,7 @@ func (s *stage) query(ctx context.Context, answer any, args ...string) error {
 	return json.NewDecoder(strings.NewReader(out)).Decode(answer)
 }
 
-func (s *stage) runs(ctx context.Context, node string) (runs []agent.Run, err error) {
+func (s *stage) runs(ctx context.Context, node string) (runs []model.Run, err error) {
 	err = s.query(ctx, &runs, "runs", node, "-e", "dev")
 	return runs, err
 }

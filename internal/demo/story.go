@@ -11,8 +11,8 @@ import (
 	"strings"
 	"sync"
 
-	"pulley/agent"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 )
 
 type scene struct {
@@ -115,7 +115,7 @@ func (d *demo) firstBoots(ctx context.Context) error {
 	}
 	d.line("In this demo each agent ticks every 2 seconds, and enforces its target every 20 seconds, not every 30 minutes.")
 	err = d.until(ctx, "all are registered and wait for a release", func(n nodeStatus) bool {
-		return n.State == agent.Pending && n.Reason == agent.ReasonNoTarget
+		return n.State == model.Pending && n.Reason == model.ReasonNoTarget
 	})
 	if err != nil {
 		return err
@@ -173,7 +173,7 @@ func (d *demo) roleData(ctx context.Context) error {
 		return err
 	}
 	for _, r := range runs {
-		if r.Reason == agent.ReasonNew && r.Target.Data != 0 {
+		if r.Reason == model.ReasonNew && r.Target.Data != 0 {
 			return fmt.Errorf("compute1 ran Puppet for data of another role: run %s", r.ID)
 		}
 	}
@@ -311,7 +311,7 @@ func (d *demo) rollout(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(runs, func(r agent.Run) bool { return r.Outcome == agent.Failed })
+	i := slices.IndexFunc(runs, func(r model.Run) bool { return r.Outcome == model.Failed })
 	if i < 0 {
 		return errors.New("compute1 has reported no failed run")
 	}
@@ -333,7 +333,7 @@ func (d *demo) drift(ctx context.Context) error {
 	err := d.during("compute1 repaired the drift from 1.1.0 and reported it", func(func(string)) error {
 		return d.poll(ctx, func() (bool, error) {
 			runs, err := d.runs(ctx, "compute1")
-			return slices.ContainsFunc(runs, func(r agent.Run) bool { return r.Drift && r.Target.Release == "1.1.0" }), err
+			return slices.ContainsFunc(runs, func(r model.Run) bool { return r.Drift && r.Target.Release == "1.1.0" }), err
 		})
 	})
 	if err != nil {
@@ -438,18 +438,18 @@ func (d *demo) edit(name, text string) error {
 // nodeStatus is a node in the output of `pulley status -o json`.
 type nodeStatus struct {
 	Node, Desired, Release string
-	agent.Cause
-	Data  agent.Generation
-	State agent.NodeState
+	model.Cause
+	Data  model.Generation
+	State model.NodeState
 }
 
-func (d *demo) untilConverged(ctx context.Context, release string, data agent.Generation) error {
+func (d *demo) untilConverged(ctx context.Context, release string, data model.Generation) error {
 	what := "all are converged on " + release
 	if data != 0 {
 		what += fmt.Sprintf(" with data %d", data)
 	}
 	return d.until(ctx, what, func(n nodeStatus) bool {
-		return n.State == agent.Converged && n.Release == release && n.Data == data
+		return n.State == model.Converged && n.Release == release && n.Data == data
 	})
 }
 

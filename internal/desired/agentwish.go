@@ -4,19 +4,19 @@ import (
 	"fmt"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 )
 
 // AgentWish selects the versions of pulley-agent for the nodes of one environment. It is one small document, because
 // every node reads it in each tick.
 type AgentWish struct {
-	Default agent.AgentChoice            `json:"default,omitzero"`
-	Roles   map[string]agent.AgentChoice `json:"roles,omitempty"`
-	Nodes   map[string]agent.AgentChoice `json:"nodes,omitempty"`
+	Default model.AgentChoice            `json:"default,omitzero"`
+	Roles   map[string]model.AgentChoice `json:"roles,omitempty"`
+	Nodes   map[string]model.AgentChoice `json:"nodes,omitempty"`
 	Try     int64                        `json:"try,omitempty"` // raised to retry versions that nodes dropped
 	By      string                       `json:"by,omitempty"`
-	Why     agent.Prose                  `json:"why,omitempty"`
+	Why     model.Prose                  `json:"why,omitempty"`
 	At      time.Time                    `json:"at,omitzero"`
 	Unknown bool                         `json:"-"` // unreadable
 }
@@ -33,9 +33,9 @@ func WishOf(kv *etcd.KV) (w AgentWish) {
 }
 
 // For returns the choice for one node: its own, else its role's, else the default.
-func (w AgentWish) For(role, node string) agent.AgentChoice {
+func (w AgentWish) For(role, node string) model.AgentChoice {
 	if w.Unknown {
-		return agent.AgentChoice{Unknown: true}
+		return model.AgentChoice{Unknown: true}
 	}
 	c := w.Default
 	if own, ok := w.Roles[role]; ok {
@@ -51,7 +51,7 @@ func (w AgentWish) For(role, node string) agent.AgentChoice {
 }
 
 // Choice returns the choice of one scope itself, without inheritance. It returns false if the scope has none.
-func (w AgentWish) Choice(scope etcd.Scope) (agent.AgentChoice, bool) {
+func (w AgentWish) Choice(scope etcd.Scope) (model.AgentChoice, bool) {
 	switch {
 	case scope.Node != "":
 		c, ok := w.Nodes[scope.Node]
@@ -77,13 +77,13 @@ func (w AgentWish) Reaches(scope etcd.Scope, role, node string) bool {
 }
 
 // Choose sets the choice of one scope. The zero choice removes it.
-func (w *AgentWish) Choose(scope etcd.Scope, c agent.AgentChoice) {
-	set := func(m *map[string]agent.AgentChoice, name string) {
+func (w *AgentWish) Choose(scope etcd.Scope, c model.AgentChoice) {
+	set := func(m *map[string]model.AgentChoice, name string) {
 		switch {
 		case c.Version == "":
 			delete(*m, name)
 		case *m == nil:
-			*m = map[string]agent.AgentChoice{name: c}
+			*m = map[string]model.AgentChoice{name: c}
 		default:
 			(*m)[name] = c
 		}

@@ -4,16 +4,16 @@ import (
 	"context"
 	"errors"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 )
 
 // Register adds a node to the host list. The entry has no lease, because a powered-off host stays on the list. It keeps a pending
 // request to the node.
-func Register(ctx context.Context, db *etcd.DB, env string, h agent.Host) error {
+func Register(ctx context.Context, db *etcd.DB, env string, h model.Host) error {
 	k := db.Keys.Env(env)
 	return etcd.Retry(ctx, func() error {
-		old, revision, err := etcd.Single[agent.Host](ctx, db, k.Host(h.Node))
+		old, revision, err := etcd.Single[model.Host](ctx, db, k.Host(h.Node))
 		if err != nil && !errors.As(err, new(*etcd.UnreadableError)) { // an unreadable entry is overwritten
 			return err
 		}
@@ -24,7 +24,7 @@ func Register(ctx context.Context, db *etcd.DB, env string, h agent.Host) error 
 
 // AskedBefore returns the pending request that an entry keeps when it replaces old. It returns nil for another
 // machine.
-func AskedBefore(old *agent.Host, h agent.Host) *agent.Request {
+func AskedBefore(old *model.Host, h model.Host) *model.Request {
 	if old == nil || old.MachineID != "" && h.MachineID != "" && old.MachineID != h.MachineID {
 		return nil
 	}
@@ -32,10 +32,10 @@ func AskedBefore(old *agent.Host, h agent.Host) *agent.Request {
 }
 
 // Listed reads a host list with the exports of its nodes, and names its unreadable entries.
-func Listed(ctx context.Context, db *etcd.DB, k etcd.EnvKeys) (hosts map[string]agent.Host, exports map[string]agent.Export, damaged []string, err error) {
-	if hosts, damaged, err = etcd.ReadAll[agent.Host](ctx, db, k.Hosts()); err == nil {
-		exports = map[string]agent.Export{}
-		_, err = etcd.Collect(ctx, db, k.Exports(), func(rest string, e agent.Export, revision int64) {
+func Listed(ctx context.Context, db *etcd.DB, k etcd.EnvKeys) (hosts map[string]model.Host, exports map[string]model.Export, damaged []string, err error) {
+	if hosts, damaged, err = etcd.ReadAll[model.Host](ctx, db, k.Hosts()); err == nil {
+		exports = map[string]model.Export{}
+		_, err = etcd.Collect(ctx, db, k.Exports(), func(rest string, e model.Export, revision int64) {
 			e.Revision = revision
 			exports[etcd.Unescape(rest)] = e
 		})

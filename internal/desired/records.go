@@ -8,9 +8,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 	"pulley/internal/release/trust"
 )
 
@@ -28,7 +28,7 @@ type SignedGeneration struct {
 }
 
 // Generation reads generation n. It returns ErrNotFound if there is none.
-func (s *Records) Generation(ctx context.Context, env string, n agent.Generation) (SignedGeneration, error) {
+func (s *Records) Generation(ctx context.Context, env string, n model.Generation) (SignedGeneration, error) {
 	key := s.db.Keys.Env(env).Generation(n)
 	resp, err := s.db.Get(ctx, key)
 	if err != nil {
@@ -50,7 +50,7 @@ func (s *Records) DecodeGeneration(env string, kv *etcd.KV) (g SignedGeneration,
 		problem = err.Error()
 	case g.Environment != "" && g.Environment != env:
 		problem = fmt.Sprintf("it is data of environment %.64q", g.Environment)
-	case s.db.Keys.Env(env).Generation(agent.Generation(g.Number)) != string(kv.Key):
+	case s.db.Keys.Env(env).Generation(model.Generation(g.Number)) != string(kv.Key):
 		problem = fmt.Sprintf("it is data generation %d", g.Number)
 	default:
 		return g, nil
@@ -94,7 +94,7 @@ func (s *Records) Permits(ctx context.Context, env string, more func([]trust.Sig
 		var p trust.SignedPermit
 		var err error
 		p.Record, p.Signatures = trust.Split(kv.Value)
-		if p.Permit, err = trust.ParsePermit(p.Record); err == nil && p.Environment == env && k.Permit(agent.Epoch(p.Epoch)) == string(kv.Key) {
+		if p.Permit, err = trust.ParsePermit(p.Record); err == nil && p.Environment == env && k.Permit(model.Epoch(p.Epoch)) == string(kv.Key) {
 			page = append(page, p)
 		}
 		if read++; read%permitPage != 0 {

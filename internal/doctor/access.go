@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -142,7 +142,7 @@ func users(f *facts) (all []Finding) {
 
 func operators(f *facts) (all []Finding) {
 	if f.operatorsErr != nil {
-		return []Finding{{Code: operatorsUnreadable, Severity: Warning, Params: Params{Text: agent.Prose(f.operatorsErr.Error())}}}
+		return []Finding{{Code: operatorsUnreadable, Severity: Warning, Params: Params{Text: model.Prose(f.operatorsErr.Error())}}}
 	}
 	if !f.checked() {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/access/fleetca"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -26,9 +26,9 @@ func ExamineCA(ctx context.Context, s *store.Store, c store.Config, dataDir, hos
 	}
 	f := Finding{Check: "ca", Code: caFine, Severity: Fine, Params: Params{Subject: dataDir}}
 	if err := certs.MayJoin(ctx, s, c); err != nil {
-		f.Code, f.Severity, f.Params.Text = caJoinObstacle, Problem, agent.Prose(err.Error())
+		f.Code, f.Severity, f.Params.Text = caJoinObstacle, Problem, model.Prose(err.Error())
 		if join := (*fleetca.JoinError)(nil); errors.As(err, &join) {
-			f.Params.Kind, f.Params.Hint = string(join.Obstacle), agent.Prose(join.Hint())
+			f.Params.Kind, f.Params.Hint = string(join.Obstacle), model.Prose(join.Hint())
 		}
 	}
 	return f, nil

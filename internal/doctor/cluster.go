@@ -8,7 +8,7 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/pki/connect"
 	"pulley/internal/store"
 )
@@ -24,10 +24,10 @@ const (
 func answers(f *facts) (all []Finding) {
 	for _, m := range f.cluster.members {
 		if m.err != nil {
-			p := Params{Endpoint: m.Endpoint, Text: agent.Prose(m.err.Error())}
+			p := Params{Endpoint: m.Endpoint, Text: model.Prose(m.err.Error())}
 			var why *connect.Failure
 			if errors.As(m.err, &why) {
-				p.Kind, p.Text, p.Hint = string(why.Code), agent.Prose(why.Cause()), agent.Prose(why.Hint())
+				p.Kind, p.Text, p.Hint = string(why.Code), model.Prose(why.Cause()), model.Prose(why.Hint())
 			}
 			all = append(all, Finding{Code: etcdSilent, Severity: Problem, Params: p})
 			continue
@@ -82,7 +82,7 @@ func alarms(f *facts) []Finding {
 	case slices.Contains(k.alarms, store.AlarmCorrupt):
 		return []Finding{{Code: etcdCorrupt, Severity: Problem}}
 	case k.alarmsErr != nil:
-		return []Finding{{Code: alarmsUnreadable, Severity: Warning, Params: Params{Text: agent.Prose(k.alarmsErr.Error())}}}
+		return []Finding{{Code: alarmsUnreadable, Severity: Warning, Params: Params{Text: model.Prose(k.alarmsErr.Error())}}}
 	}
 	return []Finding{{Code: noAlarm, Severity: Fine}}
 }
@@ -120,7 +120,7 @@ func repairAlarms(ctx context.Context, st *store.Store, f *facts) ([]Finding, er
 	var tight *store.TightError
 	switch {
 	case errors.As(err, &tight):
-		return []Finding{{Code: etcdTight, Severity: Problem, Params: Params{Endpoint: tight.Endpoint, Hint: agent.Prose(tight.Hint())}}}, nil
+		return []Finding{{Code: etcdTight, Severity: Problem, Params: Params{Endpoint: tight.Endpoint, Hint: model.Prose(tight.Hint())}}}, nil
 	case err != nil || !healed:
 		return nil, err
 	}

@@ -11,7 +11,6 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/store"
@@ -68,8 +67,8 @@ type Params struct {
 	Differs  *fleet.Contradiction `json:"differs,omitempty"`
 	Disk     *store.Disk          `json:"disk,omitempty"` // of etcd
 	Key      string               `json:"key,omitempty"`  // of a value in etcd
-	Text     agent.Prose          `json:"text,omitempty"` // an error, or what a machine reported
-	Hint     agent.Prose          `json:"hint,omitempty"` // remedy that came with an error
+	Text     model.Prose          `json:"text,omitempty"` // an error, or what a machine reported
+	Hint     model.Prose          `json:"hint,omitempty"` // remedy that came with an error
 }
 
 // Diagnosis is all findings.

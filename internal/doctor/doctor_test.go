@@ -11,7 +11,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/doctor"
@@ -37,9 +36,9 @@ func joined(t *testing.T, server *etcdtest.Auth, node, user string) {
 	at := time.Now().UTC()
 	for _, err := range []error{
 		st.Access.EnsureEnvironment(ctx, "dev"), st.Access.EnsureNode(ctx, "dev", node, user),
-		st.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: "controller", MachineID: "machine of " + node}),
+		st.Fleet.Register(ctx, "dev", model.Host{Node: node, Role: "controller", MachineID: "machine of " + node}),
 		st.Identities.Put(ctx, dev, store.Identity{Node: node, Role: "controller", User: user, Incarnation: user[len(user)-16:], Machine: "machine of " + node, Joined: at}, 0),
-		st.Fleet.Hold(ctx, dev, store.Scope{Node: node}, agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "test"}, 0, 0),
+		st.Fleet.Hold(ctx, dev, store.Scope{Node: node}, model.Hold{Mode: model.Freeze, Who: "ann", Why: "test"}, 0, 0),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -51,7 +50,7 @@ func joined(t *testing.T, server *etcdtest.Auth, node, user string) {
 		}
 	}
 	own := server.Store(user)
-	if err := own.Node.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, agent.Status{Node: node}, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil); err != nil {
+	if err := own.Node.Report(ctx, model.Identity{Node: node, Environment: "dev"}, model.Status{Node: node}, []model.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -101,7 +100,7 @@ func TestDoctorFindsNothingInAHealthyFleet(t *testing.T) {
 	if err := st.Access.EnsureNode(ctx, "dev", "controller1", nodeA); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "controller1", Role: "controller", At: time.Now()}); err != nil {
+	if err := st.Fleet.Register(ctx, "dev", model.Host{Node: "controller1", Role: "controller", At: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	if err := st.Identities.Put(ctx, dev, store.Identity{Node: "controller1", User: nodeA, Joined: at, Issued: at, Until: at.Add(90 * 24 * time.Hour)}, 0); err != nil {
@@ -160,7 +159,7 @@ func TestDoctorFindsEachGap(t *testing.T) {
 	try(raw.UserGrantRole(ctx, nodeA, "root"))
 	try(raw.UserChangePassword(ctx, "root", "geheim")) // takes nothing on a user without password
 	try(st.Fleet.NoteFlood(ctx, dev, store.Flood{Node: "controller1", Bytes: 9 << 20, Writes: 900, First: now, Last: now}))
-	try(nil, st.Fleet.Register(ctx, "dev", agent.Host{Node: "controller7", Role: "controller"}))
+	try(nil, st.Fleet.Register(ctx, "dev", model.Host{Node: "controller7", Role: "controller"}))
 	for n := range 80 {
 		try(raw.Put(ctx, fmt.Sprintf("/pulley/v1/runs/dev/gone1/%d", n), "x"))
 	}
@@ -356,7 +355,7 @@ func TestDoctorFindsUnwantedMachines(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "old1", Role: "compute"}); err != nil {
+	if err := st.Fleet.Register(ctx, "dev", model.Host{Node: "old1", Role: "compute"}); err != nil {
 		t.Fatal(err)
 	}
 	if said := found(t, examine(t, server, etcdtest.Serve, false)); strings.Contains(said, "-vm") || strings.Contains(said, "has applied dev") {
@@ -400,8 +399,8 @@ func TestDoctorWarnsOfAStatementThatEnds(t *testing.T) {
 
 	// The demand for statements is one for signatures, which nodes without signers refuse.
 	joined(t, server, "controller1", nodeA)
-	st := agent.Status{Node: "controller1", Signatures: &agent.Signatures{State: agent.SignaturesNotChecked}}
-	if err := server.Store(nodeA).Node.Report(t.Context(), agent.Identity{Node: "controller1", Environment: "dev"}, st, nil, nil); err != nil {
+	st := model.Status{Node: "controller1", Signatures: &model.Signatures{State: model.SignaturesNotChecked}}
+	if err := server.Store(nodeA).Node.Report(t.Context(), model.Identity{Node: "controller1", Environment: "dev"}, st, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	e, err := environments.Parse("dev.yaml", []byte("statement: 24h\nroles:\n  controller: {cardinality: 2}\n"))

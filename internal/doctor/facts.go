@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/bounded"
 	"pulley/internal/change"
@@ -85,14 +84,14 @@ const (
 type environment struct {
 	ref        model.Ref
 	spec       *environments.Environment // nil: there is none, or it cannot be read
-	hosts      map[string]agent.Host
-	exports    map[string]agent.Export // with address_fact
+	hosts      map[string]model.Host
+	exports    map[string]model.Export // with address_fact
 	reported   map[string]int64        // keys that a node wrote
 	identities map[string]store.Identity
 	precreated map[string]store.Precreated
 	boots      map[string]store.FirstBoot
 	paused     *store.Revoked                // the provisioning of new machines; nil: it is not
-	previews   map[string]agent.PreviewOrder // in progress, by node
+	previews   map[string]model.PreviewOrder // in progress, by node
 	floods     map[string]store.Flood
 	records    map[string]machines.Record
 	applying   *store.LockHolder // nil: no apply runs
@@ -235,7 +234,7 @@ func (e *environment) read(ctx context.Context, st *store.Store, now time.Time) 
 	} {
 		err = nil
 		switch read(); {
-		case errors.Is(err, agent.ErrUnreachable) || ctx.Err() != nil:
+		case errors.Is(err, model.ErrUnreachable) || ctx.Err() != nil:
 			return err
 		case err != nil && !errors.As(err, new(*store.UnreadableError)): // the checks would judge what they do not know
 			*e = environment{ref: e.ref, damaged: e.damaged, unexamined: append(e.unexamined, err)}
@@ -278,9 +277,9 @@ func (e *environment) compare(ctx context.Context, st *store.Store, now time.Tim
 			_, listed := f.Hosts[node]
 			switch s := st.Signatures; {
 			case s == nil || !listed:
-			case s.State == agent.SignaturesNotChecked:
+			case s.State == model.SignaturesNotChecked:
 				e.unchecked = append(e.unchecked, node)
-			case s.State == agent.SignaturesChecked:
+			case s.State == model.SignaturesChecked:
 				e.signers[s.Signers] = append(e.signers[s.Signers], node)
 			}
 		}

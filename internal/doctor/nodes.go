@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/clip"
 	"pulley/internal/fleet"
@@ -37,17 +36,17 @@ func readable(f *facts) (all []Finding) {
 				all = append(all, Finding{Code: moreUnreadable, Severity: Problem, Environment: env, Params: Params{Count: int64(len(damaged) - i)}})
 				break
 			}
-			all = append(all, Finding{Code: unreadable, Severity: Problem, Environment: env, Node: u.Node, Params: Params{Text: agent.Prose(u.Error()), Key: u.Key}})
+			all = append(all, Finding{Code: unreadable, Severity: Problem, Environment: env, Node: u.Node, Params: Params{Text: model.Prose(u.Error()), Key: u.Key}})
 		}
 		for _, err := range unread {
-			all = append(all, Finding{Code: unexamined, Severity: Warning, Environment: env, Params: Params{Text: agent.Prose(err.Error())}})
+			all = append(all, Finding{Code: unexamined, Severity: Warning, Environment: env, Params: Params{Text: model.Prose(err.Error())}})
 		}
 	}
 	of("", f.unreadable, f.unexamined)
 	for _, e := range f.environments {
 		of(e.ref.String(), e.damaged, e.unexamined)
 		if e.lost != nil {
-			all = append(all, Finding{Code: campaignLost, Severity: Problem, Environment: e.ref.String(), Params: Params{Text: agent.Prose(e.lost.What())}})
+			all = append(all, Finding{Code: campaignLost, Severity: Problem, Environment: e.ref.String(), Params: Params{Text: model.Prose(e.lost.What())}})
 		}
 	}
 	return all
@@ -119,10 +118,10 @@ func nodes(f *facts) (all []Finding) {
 		env, hosts := e.ref.String(), int64(len(e.hosts))
 		for _, t := range fleet.Troubles(e.nodes) {
 			found := Finding{Code: nodesFail, Severity: Problem, Environment: env, Params: Params{
-				Version: t.Release, Count: int64(t.Count), Count2: hosts, Nodes: t.Nodes[:min(len(t.Nodes), someOf)], Text: agent.Prose(t.Text),
+				Version: t.Release, Count: int64(t.Count), Count2: hosts, Nodes: t.Nodes[:min(len(t.Nodes), someOf)], Text: model.Prose(t.Text),
 			}}
 			switch {
-			case t.Cause == string(agent.ReasonLockedOut):
+			case t.Cause == string(model.ReasonLockedOut):
 				found.Code = nodesLockedOut
 			case t.Silent:
 				found.Code, found.Severity = nodesSilent, Warning
@@ -140,16 +139,16 @@ func nodes(f *facts) (all []Finding) {
 			if why, remedy := clip.Parts(string(n.Unscheduled)); why != "" {
 				found := unscheduled[remedy] // the text may have a date
 				if found == nil {
-					found = &Finding{Code: notScheduled, Params: Params{Count2: hosts, Text: agent.Prose(why), Hint: agent.Prose(remedy)}}
+					found = &Finding{Code: notScheduled, Params: Params{Count2: hosts, Text: model.Prose(why), Hint: model.Prose(remedy)}}
 					unscheduled[remedy] = found
 				}
 				if found.Params.Count++; found.Params.Count <= someOf {
 					found.Params.Nodes = append(found.Params.Nodes, n.Node)
 				}
 			}
-			if p := &ahead.Params; n.View.ClockAhead > 0 && n.State != agent.FailedState && n.State != agent.Stuck && n.State != agent.Silent {
+			if p := &ahead.Params; n.View.ClockAhead > 0 && n.State != model.FailedState && n.State != model.Stuck && n.State != model.Silent {
 				if p.Count++; p.Count == 1 {
-					p.Text = agent.Prose(n.Why(f.now))
+					p.Text = model.Prose(n.Why(f.now))
 				}
 				if p.Count <= someOf {
 					p.Nodes = append(p.Nodes, n.Node)
@@ -292,7 +291,7 @@ func claims(f *facts) (all []Finding) {
 	for _, e := range f.environments {
 		env, refused := e.ref.String(), 0
 		differ := Finding{Code: hostnamesDiffer, Severity: Fine, Environment: env}
-		at := map[string]agent.Host{}
+		at := map[string]model.Host{}
 		for node, h := range sorted(e.hosts) {
 			if h.OtherName() {
 				if differ.Params.Count++; len(differ.Params.Nodes) < someOf {

@@ -7,9 +7,9 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/fleet"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -503,7 +503,7 @@ func firstBootName(f Finding) string {
 }
 
 // cause appends a text, where there is one.
-func cause(text agent.Prose) string {
+func cause(text model.Prose) string {
 	if text == "" {
 		return ""
 	}

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"slices"
 
-	"pulley/agent"
 	"pulley/internal/access/fleetca"
 	"pulley/internal/change"
 	"pulley/internal/model"
@@ -20,7 +19,7 @@ func unreadableSecrets(f *facts) (all []Finding) {
 	for _, e := range f.environments {
 		env := e.ref.String()
 		if e.secretsErr != nil {
-			all = append(all, Finding{Code: secretsUnread, Severity: Warning, Environment: env, Params: Params{Text: agent.Prose(e.secretsErr.Error())}})
+			all = append(all, Finding{Code: secretsUnread, Severity: Warning, Environment: env, Params: Params{Text: model.Prose(e.secretsErr.Error())}})
 		}
 		former := map[string]int64{}
 		lost := 0
@@ -87,7 +86,7 @@ func ExamineSecrets(ctx context.Context, st *store.Store, decrypts Decrypts) (al
 			f := Finding{Environment: ref.String(), Params: Params{Role: role}}
 			switch {
 			case err != nil:
-				f.Code, f.Severity, f.Params.Text = secretsUnread, Warning, agent.Prose(err.Error())
+				f.Code, f.Severity, f.Params.Text = secretsUnread, Warning, model.Prose(err.Error())
 				return named("secrets", append(all, f)), nil // the same for the others
 			case lost:
 				f.Code, f.Severity = identityLost, Problem

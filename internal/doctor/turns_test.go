@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/model"
 	"pulley/internal/store"
@@ -74,9 +73,9 @@ func TestHangingPublishIsNamed(t *testing.T) {
 func TestLongPreviewsAreNamed(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
-	orders := map[string]agent.PreviewOrder{"db1": {ID: "short", By: "bob", At: now.Add(-10 * time.Minute)}}
+	orders := map[string]model.PreviewOrder{"db1": {ID: "short", By: "bob", At: now.Add(-10 * time.Minute)}}
 	for n := range someOf + 2 {
-		orders[fmt.Sprintf("web%d", n)] = agent.PreviewOrder{ID: "long", By: "ann", At: now.Add(-2 * time.Hour)}
+		orders[fmt.Sprintf("web%d", n)] = model.PreviewOrder{ID: "long", By: "ann", At: now.Add(-2 * time.Hour)}
 	}
 	got := previews(&facts{now: now, environments: []environment{{ref: model.Ref{Environment: "dev"}, previews: orders}}})
 	const want = "ann previews a target in dev for 2h0m0s, and blocks other previews of web0, web1, web2, web3, web4 and 2 more, and rollouts that demand one"
@@ -88,10 +87,10 @@ func TestLongPreviewsAreNamed(t *testing.T) {
 // Copies of one image with one machine id are mistaken for each other when one is removed.
 func TestOneMachineIDOfTwoNodesIsNamed(t *testing.T) {
 	t.Parallel()
-	hosts := func(ids map[string]string) map[string]agent.Host {
-		all := map[string]agent.Host{}
+	hosts := func(ids map[string]string) map[string]model.Host {
+		all := map[string]model.Host{}
 		for node, id := range ids {
-			all[node] = agent.Host{Node: node, MachineID: id}
+			all[node] = model.Host{Node: node, MachineID: id}
 		}
 		return all
 	}
@@ -108,11 +107,11 @@ func TestOneMachineIDOfTwoNodesIsNamed(t *testing.T) {
 // Nodes that lose their address in pulley::hosts without a word stop those that connect to it. Honest machines share the addresses of bridges.
 func TestSharedAddressIsNamedIfAViewWouldHaveIt(t *testing.T) {
 	t.Parallel()
-	host := func(node, checked string, addresses ...string) agent.Host {
-		return agent.Host{Node: node, Role: "web", Addresses: append([]string{"172.17.0.1"}, addresses...), Checked: checked}
+	host := func(node, checked string, addresses ...string) model.Host {
+		return model.Host{Node: node, Role: "web", Addresses: append([]string{"172.17.0.1"}, addresses...), Checked: checked}
 	}
-	export := map[string]agent.Export{"web1": {Facts: map[string]json.RawMessage{"ip": json.RawMessage(`"172.17.0.1"`), "floating": json.RawMessage(`"192.0.2.9"`)}}}
-	export["web2"] = agent.Export{Facts: map[string]json.RawMessage{"floating": json.RawMessage(`"192.0.2.9"`)}}
+	export := map[string]model.Export{"web1": {Facts: map[string]json.RawMessage{"ip": json.RawMessage(`"172.17.0.1"`), "floating": json.RawMessage(`"192.0.2.9"`)}}}
+	export["web2"] = model.Export{Facts: map[string]json.RawMessage{"floating": json.RawMessage(`"192.0.2.9"`)}}
 	for _, c := range []struct {
 		name, seen string
 		spec       environments.HostSettings
@@ -134,7 +133,7 @@ func TestSharedAddressIsNamedIfAViewWouldHaveIt(t *testing.T) {
 			}
 			return c.checked + n
 		}
-		e := environment{ref: model.Ref{Environment: "dev"}, exports: export, hosts: map[string]agent.Host{
+		e := environment{ref: model.Ref{Environment: "dev"}, exports: export, hosts: map[string]model.Host{
 			"web1": host("web1", of("1"), "10.0.0.1", "10.1.0.9"), "web2": host("web2", of("2"), "10.0.0.2", "10.1.0.9"),
 		}}
 		e.spec = &environments.Environment{Hosts: c.spec, Roles: []environments.Role{{Name: "lb", Sees: []string{c.seen}}}}
@@ -155,8 +154,8 @@ func TestSharedAddressIsNamedIfAViewWouldHaveIt(t *testing.T) {
 func TestLocalMachinesShareTheirHostsAddress(t *testing.T) {
 	t.Parallel()
 	for driver, want := range map[string]int{environments.DriverLocal: 0, environments.DriverNone: 2} {
-		e := environment{spec: &environments.Environment{Provider: environments.Provider{Driver: driver}}, hosts: map[string]agent.Host{
-			"web1": {Node: "web1", Checked: "10.0.0.1"}, "web2": {Node: "web2", Checked: "10.0.0.1", Refused: []agent.Claim{{Value: "10.0.0.1", Of: "web1"}}},
+		e := environment{spec: &environments.Environment{Provider: environments.Provider{Driver: driver}}, hosts: map[string]model.Host{
+			"web1": {Node: "web1", Checked: "10.0.0.1"}, "web2": {Node: "web2", Checked: "10.0.0.1", Refused: []model.Claim{{Value: "10.0.0.1", Of: "web1"}}},
 		}}
 		if got := claims(&facts{environments: []environment{e}}); len(got) != want {
 			t.Errorf("driver %s: %+v", driver, got)

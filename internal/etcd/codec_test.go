@@ -4,7 +4,7 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // A name with a slash must not become a key of another environment.
@@ -28,16 +28,16 @@ func FuzzEscape(f *testing.F) {
 // A value must be read back as it was written, after its format.
 func TestValuesRoundTripBehindTheirFormat(t *testing.T) {
 	t.Parallel()
-	in := agent.Target{Release: "1.0.0", Tree: "ab", Data: 3, DataDigest: "cd"}
+	in := model.Target{Release: "1.0.0", Tree: "ab", Data: 3, DataDigest: "cd"}
 	text, err := Encode(in)
 	if err != nil || !strings.HasPrefix(text, `{"v":1,"release"`) {
 		t.Fatal(text, err)
 	}
-	var out agent.Target
+	var out model.Target
 	if err := Decode("k", []byte(text), &out); err != nil || out != in {
 		t.Errorf("%+v, %v", out, err)
 	}
-	if text, err := Encode(agent.Target{}); err != nil || text != `{"v":1}` {
+	if text, err := Encode(model.Target{}); err != nil || text != `{"v":1}` {
 		t.Errorf("nothing becomes %s, %v", text, err)
 	}
 }

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/pki/connect"
 )
@@ -34,7 +34,7 @@ var ErrConflict = errors.New("another command changed it at the same time")
 
 // ErrRevoked means that etcd has no user for a certificate. The node was removed, the operator was revoked, or either
 // joined again under another incarnation. The certificate never becomes valid again.
-var ErrRevoked = agent.ErrRevoked
+var ErrRevoked = model.ErrRevoked
 
 // ErrFull means that etcd has no space left: it accepts only deletions until an administrator frees space.
 var ErrFull = rpctypes.ErrNoSpace
@@ -65,9 +65,9 @@ type unreachable struct{ connect.Failures }
 // Unwrap returns what callers branch on.
 func (u *unreachable) Unwrap() []error {
 	if u.Clock() {
-		return []error{agent.ErrUnreachable, agent.ErrClock, u.Failures[0]}
+		return []error{model.ErrUnreachable, model.ErrClock, u.Failures[0]}
 	}
-	return []error{agent.ErrUnreachable, u.Failures[0]}
+	return []error{model.ErrUnreachable, u.Failures[0]}
 }
 
 // silent returns the error for a missing answer. A connection that was lost gets a short probe if gRPC's error lacks the cause.
@@ -132,7 +132,7 @@ func (u *unknownOutcome) Hint() string { return ErrUnknownOutcome.Error() }
 func (s *DB) ExplainWrite(err error) error {
 	explained := s.Explain(err)
 	switch {
-	case err == nil, !errors.Is(explained, agent.ErrUnreachable) && !interrupted(err):
+	case err == nil, !errors.Is(explained, model.ErrUnreachable) && !interrupted(err):
 	case errors.As(err, new(*unreachable)), errors.As(err, new(notSent)), strings.Contains(err.Error(), "Error while dialing"), strings.Contains(err.Error(), "authentication handshake failed"),
 		strings.Contains(err.Error(), "error reading server preface"), errors.Is(err, rpctypes.ErrNoLeader), dropped(err): // it was never sent, or never proposed
 	default:

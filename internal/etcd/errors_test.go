@@ -13,7 +13,7 @@ import (
 	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/pki/connect"
 )
 
@@ -22,7 +22,7 @@ import (
 func TestDroppedProposalIsUnreachable(t *testing.T) {
 	t.Parallel()
 	err := (&DB{Endpoints: "https://etcd1:2379"}).ExplainWrite(status.Error(codes.Unknown, "raft proposal dropped"))
-	if !errors.Is(err, agent.ErrUnreachable) {
+	if !errors.Is(err, model.ErrUnreachable) {
 		t.Errorf("it is no missing etcd: %v", err)
 	}
 	if errors.Is(err, ErrUnknownOutcome) {
@@ -47,11 +47,11 @@ func TestLaterFailureIsNoOutcome(t *testing.T) {
 	}
 	expired := connect.Failures{{Code: connect.ServerTime, Server: connect.Etcd, URL: "https://etcd1:2379"}}
 	db := &DB{Client: client, Endpoints: "https://etcd1:2379", connecting: &connecting{probed: time.Now().Add(time.Minute), found: expired}}
-	if err := db.ExplainWrite(context.DeadlineExceeded); !errors.Is(err, ErrUnknownOutcome) || !errors.Is(err, agent.ErrClock) {
+	if err := db.ExplainWrite(context.DeadlineExceeded); !errors.Is(err, ErrUnknownOutcome) || !errors.Is(err, model.ErrClock) {
 		t.Errorf("the write may be in force, and its error is: %v", err)
 	}
 	handshake := `connection error: desc = "transport: authentication handshake failed: tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time 2026-01-02T00:00:00Z is after 2026-01-01T00:00:00Z"`
-	if err := db.ExplainWrite(status.Error(codes.Unavailable, handshake)); errors.Is(err, ErrUnknownOutcome) || !errors.Is(err, agent.ErrClock) {
+	if err := db.ExplainWrite(status.Error(codes.Unavailable, handshake)); errors.Is(err, ErrUnknownOutcome) || !errors.Is(err, model.ErrClock) {
 		t.Errorf("the write was never sent, and its error is: %v", err)
 	}
 }

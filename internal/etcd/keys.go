@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"strings"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // Keys spells every key. Writers: o operator, p publisher, a administrator, n the node itself, s serve, c controller.
@@ -145,9 +145,9 @@ func (k EnvKeys) Gate() string                  { return k.Root() + "gate" }
 func (k EnvKeys) Desired() string               { return k.Root() + "desired/" }
 func (k EnvKeys) Target(s Scope) string         { return k.Desired() + s.Segment("default") }
 func (k EnvKeys) History() string               { return k.Root() + "history/" }
-func (k EnvKeys) Change(e agent.Epoch) string   { return k.History() + fmt.Sprintf("%012d", e) }
+func (k EnvKeys) Change(e model.Epoch) string   { return k.History() + fmt.Sprintf("%012d", e) }
 func (k EnvKeys) Permits() string               { return k.Root() + "rollbacks/" }
-func (k EnvKeys) Permit(e agent.Epoch) string   { return k.Permits() + fmt.Sprintf("%012d", e) }
+func (k EnvKeys) Permit(e model.Epoch) string   { return k.Permits() + fmt.Sprintf("%012d", e) }
 func (k EnvKeys) Statement() string             { return k.Root() + "statement" }
 func (k EnvKeys) Assignment(node string) string { return k.Root() + "assigned/" + escape(node) }
 func (k EnvKeys) Job() string                   { return k.Root() + "job" }
@@ -170,7 +170,7 @@ func (k EnvKeys) CampaignNodes(id, nonce string, n int) string {
 }
 func (k EnvKeys) DataHead() string    { return k.Root() + "data/head" }
 func (k EnvKeys) Generations() string { return k.Root() + "data/generations/" }
-func (k EnvKeys) Generation(n agent.Generation) string {
+func (k EnvKeys) Generation(n model.Generation) string {
 	return k.Generations() + fmt.Sprintf("%012d", n)
 }
 func (k EnvKeys) Layers() string                   { return k.Root() + "data/layers/" }
@@ -199,7 +199,7 @@ func (k EnvKeys) Status(node string) string     { return k.Statuses() + escape(n
 func (k EnvKeys) NodesRuns() string             { return k.of.AllRuns() + k.env }
 func (k EnvKeys) Runs(node string) string       { return k.NodesRuns() + escape(node) + "/" }
 func (k EnvKeys) Run(node, id string) string    { return k.Runs(node) + escape(id) }
-func (k EnvKeys) Preview(node string) string    { return k.Run(node, agent.PreviewRun) }
+func (k EnvKeys) Preview(node string) string    { return k.Run(node, model.PreviewRun) }
 func (k EnvKeys) NodesFacts() string            { return k.of.AllFacts() + k.env }
 func (k EnvKeys) Facts(node string) string      { return k.NodesFacts() + escape(node) }
 func (k EnvKeys) Identities() string            { return k.of.AllIdentities() + k.env }

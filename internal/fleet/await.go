@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/model"
 	"pulley/internal/store"
@@ -63,7 +62,7 @@ func (a Awaited) ProgressOf(f store.FleetState, now time.Time) (p Progress) {
 	for _, n := range Look(f, a.Ref, Selection{}, now).Nodes {
 		switch {
 		case !a.Has(f, n):
-		case n.State == agent.Converged && (a.Settled == nil || a.Settled(f, n)):
+		case n.State == model.Converged && (a.Settled == nil || a.Settled(f, n)):
 			p.Converged++
 		case n.blocked():
 			p.Blocked = append(p.Blocked, n)
@@ -78,10 +77,10 @@ func (a Awaited) ProgressOf(f store.FleetState, now time.Time) (p Progress) {
 // counts as blocked: nobody waits half an hour for a release that does not compile.
 func (n Node) blocked() bool {
 	switch n.State {
-	case agent.FailedState, agent.Stuck:
+	case model.FailedState, model.Stuck:
 		attempt := n.Params.Attempt
 		return attempt == nil || attempt.Target == n.View.Wanted // else at its last target, before it tries this one
-	case agent.Held, agent.Silent, agent.Unregistered:
+	case model.Held, model.Silent, model.Unregistered:
 		return true
 	}
 	return false
@@ -103,7 +102,7 @@ func (a Awaited) Await(ctx context.Context, s *store.Fleet, limit time.Duration,
 		began := time.Now()
 		f, err := s.State(ctx, a.Ref)
 		switch {
-		case errors.Is(err, agent.ErrUnreachable):
+		case errors.Is(err, model.ErrUnreachable):
 		case err != nil:
 			return p, err
 		default:

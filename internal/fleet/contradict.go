@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/release"
 	"pulley/internal/store"
 )
@@ -37,13 +37,13 @@ const (
 type Contradiction struct {
 	Code   ContradictionCode `json:"code"`
 	Scope  string            `json:"scope,omitempty"`  // all, roles/R or nodes/N
-	Target *agent.Target     `json:"target,omitempty"` // in etcd; of mark_above: the mark, without hashes; of assignment_differs: the assigned one
-	Change *agent.Target     `json:"change,omitempty"` // of the last change; of mark_above: the highest of the history; of a statement; of assignment_differs: of the node's scopes
-	Gate   agent.Epoch       `json:"gate,omitempty"`   // epoch of the gate
-	Epoch  agent.Epoch       `json:"epoch,omitempty"`  // of the last change; 0: the history has none
+	Target *model.Target     `json:"target,omitempty"` // in etcd; of mark_above: the mark, without hashes; of assignment_differs: the assigned one
+	Change *model.Target     `json:"change,omitempty"` // of the last change; of mark_above: the highest of the history; of a statement; of assignment_differs: of the node's scopes
+	Gate   model.Epoch       `json:"gate,omitempty"`   // epoch of the gate
+	Epoch  model.Epoch       `json:"epoch,omitempty"`  // of the last change; 0: the history has none
 	Node   string            `json:"node,omitempty"`
 	Nodes  []string          `json:"nodes,omitempty"` // of retirement_unconfirmed and epoch_above
-	Seen   agent.Epoch       `json:"seen,omitempty"`  // of epoch_above: the highest
+	Seen   model.Epoch       `json:"seen,omitempty"`  // of epoch_above: the highest
 	Until  *time.Time        `json:"until,omitempty"` // end of a statement
 
 	of store.Scope
@@ -56,7 +56,7 @@ func ScopeOf(c Contradiction) (scope store.Scope, ok bool) { return c.of, c.Code
 // statement, whose signature it does not verify. The history must be that of the targets' revision.
 func Contradictions(f store.FleetState, history []store.Change, now time.Time) []Contradiction {
 	all := []Contradiction{}
-	epoch := agent.Epoch(0)
+	epoch := model.Epoch(0)
 	if len(history) > 0 {
 		epoch = history[0].Epoch
 	}
@@ -73,7 +73,7 @@ func Contradictions(f store.FleetState, history []store.Change, now time.Time) [
 	for _, scope := range Scopes(f.Desires, history) {
 		was := last[scope]
 		target, after := f.Desires.Target(scope), was.After
-		if target == after || scope.Node != "" && target == (agent.Target{}) { // a removed node's target is deleted without a change
+		if target == after || scope.Node != "" && target == (model.Target{}) { // a removed node's target is deleted without a change
 			continue
 		}
 		all = append(all, Contradiction{Code: TargetDiffers, Scope: scope.Segment("all"), Target: &target, Change: &after, Epoch: was.Epoch, of: scope})
@@ -97,7 +97,7 @@ func Contradictions(f store.FleetState, history []store.Change, now time.Time) [
 }
 
 // epochsAbove finds nodes that refuse what is signed or assigned under the next epoch after that of the last change.
-func epochsAbove(f store.FleetState, last agent.Epoch, now time.Time) []Contradiction {
+func epochsAbove(f store.FleetState, last model.Epoch, now time.Time) []Contradiction {
 	above := Contradiction{Code: EpochAbove, Epoch: last}
 	for node := range f.Hosts {
 		permit, statement, rollout := seenEpochs(f.Statuses[node], now)
@@ -114,19 +114,19 @@ func epochsAbove(f store.FleetState, last agent.Epoch, now time.Time) []Contradi
 
 // SeenEpoch returns the highest epoch of a permit or statement that a node verified, and of a rollout that assigned it something, if it
 // refuses an older one: it uses none below. It is zero if no change can have that epoch.
-func SeenEpoch(s agent.Status, now time.Time) agent.Epoch {
+func SeenEpoch(s model.Status, now time.Time) model.Epoch {
 	permit, statement, rollout := seenEpochs(s, now)
 	return max(permit, statement, rollout)
 }
 
-func seenEpochs(s agent.Status, now time.Time) (permit, statement, rollout agent.Epoch) {
+func seenEpochs(s model.Status, now time.Time) (permit, statement, rollout model.Epoch) {
 	if sig := s.Signatures; sig != nil {
 		permit, statement = sig.Permit, sig.Statement
 	}
-	if s.Reason == agent.ReasonEpochPassed {
+	if s.Reason == model.ReasonEpochPassed {
 		rollout = s.Params.Epoch
 	}
-	for _, epoch := range []*agent.Epoch{&permit, &statement, &rollout} {
+	for _, epoch := range []*model.Epoch{&permit, &statement, &rollout} {
 		if !store.PlausibleEpoch(*epoch, now) {
 			*epoch = 0
 		}
@@ -135,7 +135,7 @@ func seenEpochs(s agent.Status, now time.Time) (permit, statement, rollout agent
 }
 
 // started reports whether an assignment is that of the rollout in progress, as its start is in the history.
-func started(g agent.Gate, history []store.Change, a agent.Assignment) bool {
+func started(g model.Gate, history []store.Change, a model.Assignment) bool {
 	return g.Rollout != "" && a.Rollout == g.Rollout && slices.ContainsFunc(history, func(c store.Change) bool {
 		return c.Epoch == g.Epoch && c.Rollout != nil && c.Rollout.ID == a.Rollout && c.Rollout.Target == a.Target && c.Rollout.Agent == a.Agent.Version
 	})
@@ -169,15 +169,15 @@ func statement(f store.FleetState, now time.Time) (all []Contradiction) {
 		}
 		return all
 	case st.Ended(now):
-		all = append(all, Contradiction{Code: StatementExpired, Epoch: agent.Epoch(st.Epoch), Until: &st.Until})
+		all = append(all, Contradiction{Code: StatementExpired, Epoch: model.Epoch(st.Epoch), Until: &st.Until})
 	}
 	was := f.Desires.ByStatement()
 	scopes := append(Scopes(f.Desires, nil), Scopes(was, nil)...)
 	slices.SortFunc(scopes, compareScopes)
 	for _, scope := range slices.Compact(scopes) {
 		target, stated := f.Desires.Target(scope), was.Target(scope)
-		if target != stated && (scope.Node == "" || target != (agent.Target{})) {
-			all = append(all, Contradiction{Code: StatementDiffers, Scope: scope.Segment("all"), Target: &target, Change: &stated, Epoch: agent.Epoch(st.Epoch), of: scope})
+		if target != stated && (scope.Node == "" || target != (model.Target{})) {
+			all = append(all, Contradiction{Code: StatementDiffers, Scope: scope.Segment("all"), Target: &target, Change: &stated, Epoch: model.Epoch(st.Epoch), of: scope})
 		}
 	}
 	return all
@@ -212,22 +212,22 @@ func compareScopes(a, b store.Scope) int {
 }
 
 // Mark returns a node's high-water mark as a target without hashes; zero if the node checks no signatures.
-func Mark(s agent.Status) agent.Target {
-	if s.Signatures == nil || s.Signatures.State != agent.SignaturesChecked {
-		return agent.Target{}
+func Mark(s model.Status) model.Target {
+	if s.Signatures == nil || s.Signatures.State != model.SignaturesChecked {
+		return model.Target{}
 	}
-	return agent.Target{Release: s.Signatures.Release, Data: s.Signatures.Data}
+	return model.Target{Release: s.Signatures.Release, Data: s.Signatures.Data}
 }
 
 // Above reports whether a mark is above a target in its release or in its data.
-func Above(mark, t agent.Target) bool {
+func Above(mark, t model.Target) bool {
 	return mark.Data > t.Data || mark.Release != "" && release.CompareVersions(mark.Release, t.Release) > 0
 }
 
 // Highest returns the highest release and the highest data of the history, as a target without hashes. It ignores data that no
 // change can have.
-func Highest(history []store.Change, now time.Time) agent.Target {
-	var t agent.Target
+func Highest(history []store.Change, now time.Time) model.Target {
+	var t model.Target
 	for _, c := range history {
 		for _, named := range c.Named(now) { // not c.Before, which may have been written without Pulley
 			t.Data = max(t.Data, named.Data)

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/model"
 	"pulley/internal/store"
@@ -51,7 +50,7 @@ func Drain(ctx context.Context, s *store.Fleet, ref model.Ref, scope store.Scope
 		began := time.Now()
 		f, err := s.State(ctx, ref)
 		switch {
-		case errors.Is(err, agent.ErrUnreachable):
+		case errors.Is(err, model.ErrUnreachable):
 		case err != nil:
 			return d, err
 		default:
@@ -60,7 +59,7 @@ func Drain(ctx context.Context, s *store.Fleet, ref model.Ref, scope store.Scope
 				d.Runs = len(runs)
 			} else {
 				maps.DeleteFunc(runs, func(node, run string) bool {
-					return f.Statuses[node].Phase != agent.Running || f.Statuses[node].LastRun != run
+					return f.Statuses[node].Phase != model.Running || f.Statuses[node].LastRun != run
 				})
 			}
 			d.Running, d.Silent = slices.SortedFunc(maps.Keys(runs), CompareNatural), silentIn(f, scope, now())
@@ -89,7 +88,7 @@ func Drain(ctx context.Context, s *store.Fleet, ref model.Ref, scope store.Scope
 func runsOf(f store.FleetState, scope store.Scope) map[string]string {
 	runs := map[string]string{}
 	for node, h := range f.Hosts {
-		if st := f.Statuses[node]; scope.Has(h.Role, node) && st.Phase == agent.Running {
+		if st := f.Statuses[node]; scope.Has(h.Role, node) && st.Phase == model.Running {
 			runs[node] = st.LastRun
 		}
 	}

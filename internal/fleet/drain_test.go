@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -21,20 +20,20 @@ func TestDrainAwaitsTheRunsInProgress(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	report := func(node string, phase agent.Phase, run string) {
+	report := func(node string, phase model.Phase, run string) {
 		t.Helper()
-		st := agent.Status{Node: node, Role: "web", Phase: phase, LastRun: run, SeenAt: time.Now(), Settings: agent.DefaultSettings()}
-		if err := s.Node.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, st, nil, nil); err != nil {
+		st := model.Status{Node: node, Role: "web", Phase: phase, LastRun: run, SeenAt: time.Now(), Settings: model.DefaultSettings()}
+		if err := s.Node.Report(ctx, model.Identity{Node: node, Environment: "dev"}, st, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for node, role := range map[string]string{"web1": "web", "web2": "web", "web3": "web", "db1": "db"} {
-		if err := s.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: role}); err != nil {
+		if err := s.Fleet.Register(ctx, "dev", model.Host{Node: node, Role: role}); err != nil {
 			t.Fatal(err)
 		}
-		report(node, agent.Running, "1")
+		report(node, model.Running, "1")
 	}
-	report("web3", agent.Idle, "1")
+	report("web3", model.Idle, "1")
 
 	ignore := func(Drained) {}
 	_, err = Drain(ctx, s.Fleet, ref, store.Scope{Role: "web"}, time.Second, time.Now, ignore)
@@ -45,8 +44,8 @@ func TestDrainAwaitsTheRunsInProgress(t *testing.T) {
 	d, err := Drain(ctx, s.Fleet, ref, store.Scope{Role: "web"}, time.Minute, time.Now, func(Drained) {
 		if first {
 			first = false
-			report("web1", agent.Idle, "1")
-			report("web2", agent.Running, "2")
+			report("web1", model.Idle, "1")
+			report("web2", model.Running, "2")
 		}
 	})
 	if err != nil || d.Sentence() != "2 of 2 runs ended" {

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/cli"
 	"pulley/internal/machines"
@@ -38,18 +37,18 @@ type Status struct {
 	Served []ServedCode `json:"served,omitempty"` // catalogs of Puppet servers; absent: the nodes have none
 
 	Health machines.Health `json:"-"`
-	Target agent.Target    `json:"-"` // of nodes without one of their own
-	Epoch  agent.Epoch     `json:"-"`
+	Target model.Target    `json:"-"` // of nodes without one of their own
+	Epoch  model.Epoch     `json:"-"`
 	ByRole []RoleCounts    `json:"by_role"` // of Nodes, before any of them is left out
 }
 
 // Counts is the number of nodes in each state. A state without nodes is absent.
-type Counts map[agent.NodeState]int
+type Counts map[model.NodeState]int
 
 // RoleCounts are the nodes of a role in one state, and the first of them.
 type RoleCounts struct {
 	Role  string          `json:"role"`
-	State agent.NodeState `json:"state"`
+	State model.NodeState `json:"state"`
 	Nodes int             `json:"nodes"`
 	First []string        `json:"first"`
 }
@@ -69,13 +68,13 @@ type Node struct {
 	Role        string           `json:"role"`
 	Desired     string           `json:"desired"` // release
 	Release     string           `json:"release"` // last good
-	Data        agent.Generation `json:"data"`    // of the last good target
-	State       agent.NodeState  `json:"state"`
-	agent.Cause                  // of the state
-	Outcome     agent.Outcome    `json:"outcome"`
+	Data        model.Generation `json:"data"`    // of the last good target
+	State       model.NodeState  `json:"state"`
+	model.Cause                  // of the state
+	Outcome     model.Outcome    `json:"outcome"`
 	LastRun     string           `json:"last_run"`
 	LastSeen    *time.Time       `json:"last_seen"`
-	Hold        *agent.Hold      `json:"hold"`
+	Hold        *model.Hold      `json:"hold"`
 	Rollout     string           `json:"rollout"`
 
 	Unclassified bool `json:"unclassified,omitempty"` // the catalog of the last good run has no class
@@ -83,20 +82,20 @@ type Node struct {
 
 	Rivals string `json:"rivals,omitempty"` // what starts another Puppet on its machine
 
-	Unscheduled agent.Prose `json:"unscheduled,omitempty"` // why cron does not start its agent, and the remedy
+	Unscheduled model.Prose `json:"unscheduled,omitempty"` // why cron does not start its agent, and the remedy
 
-	Served *agent.Served `json:"served,omitempty"` // source of the last good catalog; absent: the release
+	Served *model.Served `json:"served,omitempty"` // source of the last good catalog; absent: the release
 
-	Hook agent.Prose `json:"hook,omitempty"` // why a hook of hosts.d/ failed
+	Hook model.Prose `json:"hook,omitempty"` // why a hook of hosts.d/ failed
 
-	Signatures *agent.Signatures `json:"signatures"` // nil: not reported
+	Signatures *model.Signatures `json:"signatures"` // nil: not reported
 
 	FirstBoot *FirstBoot `json:"first_boot,omitempty"` // of a node that has not reported, while it is unfinished; set by AddBoots
 
-	View agent.View `json:"-"`
+	View model.View `json:"-"`
 
-	attempt  *agent.Attempt // of its last report
-	lastGood agent.Target
+	attempt  *model.Attempt // of its last report
+	lastGood model.Target
 }
 
 // Look judges the selected nodes of those that the environment calls for, that are registered or that have reported, in
@@ -110,7 +109,7 @@ func Look(f store.FleetState, ref model.Ref, sel Selection, now time.Time) Statu
 	if wanted == nil { // it was removed a moment ago
 		wanted = &environments.Environment{Name: ref.Environment, Stack: ref.Stack}
 	}
-	called, known, views := calledFor(wanted), f.Known(), map[string]agent.View{}
+	called, known, views := calledFor(wanted), f.Known(), map[string]model.View{}
 	names := maps.Clone(known)
 	for name := range called {
 		names[name] = true
@@ -141,7 +140,7 @@ func Look(f store.FleetState, ref model.Ref, sel Selection, now time.Time) Statu
 	out.ByRole, out.Served = countRoles(out.Nodes), countServed(out.Nodes)
 	out.Health = machines.Judge(sel.only(wanted), f.Hosts, views)
 	out.Healthy, out.Roles = out.Health.Healthy, out.Health.Roles
-	if _, listed := sel.named(); listed && slices.ContainsFunc(out.Nodes, func(n Node) bool { return n.State != agent.Converged }) {
+	if _, listed := sel.named(); listed && slices.ContainsFunc(out.Nodes, func(n Node) bool { return n.State != model.Converged }) {
 		out.Healthy = false // also of a node that the environment does not call for
 	}
 	out.Nodes = slices.DeleteFunc(out.Nodes, func(n Node) bool { return !sel.hasState(n.State) })
@@ -153,10 +152,10 @@ const firstNodes = 4
 
 // countRoles counts nodes by role and state: roles in order of their names, states in the order of agent.NodeStates.
 func countRoles(nodes []Node) []RoleCounts {
-	counts := map[string]map[agent.NodeState]*RoleCounts{}
+	counts := map[string]map[model.NodeState]*RoleCounts{}
 	for _, n := range nodes {
 		if counts[n.Role] == nil {
-			counts[n.Role] = map[agent.NodeState]*RoleCounts{}
+			counts[n.Role] = map[model.NodeState]*RoleCounts{}
 		}
 		c := counts[n.Role][n.State]
 		if c == nil {
@@ -169,7 +168,7 @@ func countRoles(nodes []Node) []RoleCounts {
 	}
 	all := []RoleCounts{}
 	for _, role := range slices.Sorted(maps.Keys(counts)) {
-		for _, state := range agent.NodeStates() {
+		for _, state := range model.NodeStates() {
 			if c := counts[role][state]; c != nil {
 				all = append(all, *c)
 			}
@@ -213,8 +212,8 @@ func (s *Status) Limit(limit int) (left int) {
 	return left
 }
 
-func rank(s agent.NodeState) int {
-	if s == agent.Converged {
+func rank(s model.NodeState) int {
+	if s == model.Converged {
 		return 1
 	}
 	return 0
@@ -224,7 +223,7 @@ func rank(s agent.NodeState) int {
 func lookAt(f store.FleetState, name, calledRole string, now time.Time) Node {
 	role := roleOf(f, name, calledRole)
 	n := Node{Node: name, Role: role}
-	var last *agent.Status
+	var last *model.Status
 	if st, ok := f.Statuses[name]; ok {
 		last = &st
 		seen := st.SeenAt
@@ -234,7 +233,7 @@ func lookAt(f store.FleetState, name, calledRole string, now time.Time) Node {
 		n.Release, n.Data, n.Outcome, n.LastRun, n.LastSeen = st.LastGood.Release, st.LastGood.Data, st.Outcome, st.LastRun, &seen
 	}
 	d := f.Desired(role, name)
-	n.View = agent.Look(last, d, now)
+	n.View = model.Look(last, d, now)
 	n.Desired, n.State, n.Cause = n.View.Wanted.Release, n.View.State, n.View.Cause
 	if len(d.Holds) > 0 {
 		n.Hold = &d.Holds[0]
@@ -256,13 +255,13 @@ func roleOf(f store.FleetState, name, calledRole string) string {
 // Explanation is the decision of a node's next tick, with its reasons; `pulley explain -o json` prints it.
 type Explanation struct {
 	Node        string          `json:"node"`
-	State       agent.NodeState `json:"state"`
-	Why         agent.Cause     `json:"why"`
-	Desired     agent.Target    `json:"desired"`
-	Has         agent.Target    `json:"has"`
-	Action      agent.Action    `json:"action"` // of its next tick
-	agent.Cause                 // of the action
-	Ladder      []agent.Rung    `json:"ladder"`
+	State       model.NodeState `json:"state"`
+	Why         model.Cause     `json:"why"`
+	Desired     model.Target    `json:"desired"`
+	Has         model.Target    `json:"has"`
+	Action      model.Action    `json:"action"` // of its next tick
+	model.Cause                 // of the action
+	Ladder      []model.Rung    `json:"ladder"`
 	Status      *WholeStatus    `json:"status"`
 	Rollout     string          `json:"rollout,omitempty"`    // its place in the rollout in progress, for people
 	FirstBoot   *FirstBoot      `json:"first_boot,omitempty"` // as in Node; set by the caller
@@ -270,24 +269,24 @@ type Explanation struct {
 	Environment string `json:"-"`
 	Made        bool   `json:"-"` // the environment's provider made its machine
 
-	View agent.View `json:"-"`
+	View model.View `json:"-"`
 }
 
 // WholeStatus is a node's last status with all its targets. In etcd, repeated targets are omitted.
-type WholeStatus agent.Status
+type WholeStatus model.Status
 
 // Explain runs the node's own decision on its last status.
 func Explain(f store.FleetState, ref model.Ref, node string, now time.Time) Explanation {
 	n := lookAt(f, node, "", now)
-	last := agent.Status{Node: node, Settings: agent.DefaultSettings()}
+	last := model.Status{Node: node, Settings: model.DefaultSettings()}
 	made := f.Spec != nil && f.Spec.Driver() != environments.DriverNone
 	x := Explanation{Environment: ref.String(), Made: made, Node: node, State: n.State, Why: n.Cause, View: n.View}
 	if st, ok := f.Statuses[node]; ok {
 		last, x.Status = st, (*WholeStatus)(&st)
 	}
-	id := agent.Identity{Node: node, Role: n.Role, Environment: ref.String(), PuppetEnvironment: ref.Environment}
+	id := model.Identity{Node: node, Role: n.Role, Environment: ref.String(), PuppetEnvironment: ref.Environment}
 	desired := f.Desired(n.Role, node)
-	d := agent.Decide(last.Observed(id), desired, now)
+	d := model.Decide(last.Observed(id), desired, now)
 	x.Desired, x.Has, x.Action, x.Cause, x.Ladder = desired.Wanted(), last.LastGood, d.Action, d.Cause, d.Ladder
 	return x
 }

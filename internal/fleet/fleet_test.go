@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/model"
 	"pulley/internal/store"
@@ -16,8 +15,8 @@ import (
 var (
 	now = time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	dev = model.Ref{Environment: "dev"}
-	one = agent.Target{Release: "1.0.0", Tree: "t1"}
-	two = agent.Target{Release: "2.0.0", Tree: "t2", Data: 3}
+	one = model.Target{Release: "1.0.0", Tree: "t1"}
+	two = model.Target{Release: "2.0.0", Tree: "t2", Data: 3}
 )
 
 func spec(t *testing.T, text string) *environments.Environment {
@@ -30,20 +29,20 @@ func spec(t *testing.T, text string) *environments.Environment {
 }
 
 // reported is the status of a node that enforces a target.
-func reported(node string, target agent.Target, ago time.Duration) agent.Status {
-	return agent.Status{Node: node, Role: "compute", SeenAt: now.Add(-ago), LastGood: target, Enforcing: target, Outcome: agent.Changed, Settings: agent.DefaultSettings()}
+func reported(node string, target model.Target, ago time.Duration) model.Status {
+	return model.Status{Node: node, Role: "compute", SeenAt: now.Add(-ago), LastGood: target, Enforcing: target, Outcome: model.Changed, Settings: model.DefaultSettings()}
 }
 
 func state(t *testing.T) store.FleetState {
 	f := store.FleetState{
 		Revision: 7, Spec: spec(t, "roles:\n  compute: {cardinality: 10, flavor: bare-metal}\n"),
 		Desires:  store.Desires{Default: two},
-		Hosts:    map[string]agent.Host{},
-		Holds:    map[store.Scope]agent.Hold{},
-		Statuses: map[string]agent.Status{"compute10": reported("compute10", two, time.Minute), "compute2": reported("compute2", one, time.Minute), "old1": reported("old1", two, time.Minute)},
+		Hosts:    map[string]model.Host{},
+		Holds:    map[store.Scope]model.Hold{},
+		Statuses: map[string]model.Status{"compute10": reported("compute10", two, time.Minute), "compute2": reported("compute2", one, time.Minute), "old1": reported("old1", two, time.Minute)},
 	}
 	for _, n := range []string{"compute10", "compute2", "compute1"} {
-		f.Hosts[n] = agent.Host{Node: n, Role: "compute", At: now.Add(-time.Minute)}
+		f.Hosts[n] = model.Host{Node: n, Role: "compute", At: now.Add(-time.Minute)}
 	}
 	return f
 }
@@ -64,7 +63,7 @@ func TestLookListsEveryNodeWithItsState(t *testing.T) {
 	if !slices.Equal(got, want) {
 		t.Errorf("nodes %q, want %q", got, want)
 	}
-	if s.Healthy || s.Counts[agent.Missing] != 7 || s.Counts[agent.Pending] != 2 {
+	if s.Healthy || s.Counts[model.Missing] != 7 || s.Counts[model.Pending] != 2 {
 		t.Errorf("healthy %t, counts %v", s.Healthy, s.Counts)
 	}
 	if text := s.Summary(); !strings.HasPrefix(text, "dev: target 2.0.0 with data 3, epoch 0; 1 converged, 2 pending, 1 unregistered, 7 missing\n") {
@@ -77,11 +76,11 @@ func TestLookIsHealthyWhenEveryNodeConverged(t *testing.T) {
 	f := state(t)
 	f.Spec = spec(t, "roles:\n  compute: {cardinality: 1, flavor: bare-metal}\n")
 	f.Statuses["compute1"] = reported("compute1", two, time.Minute)
-	if s := Look(f, dev, Selection{}, now); !s.Healthy || s.Counts[agent.Missing] != 0 {
+	if s := Look(f, dev, Selection{}, now); !s.Healthy || s.Counts[model.Missing] != 0 {
 		t.Errorf("%+v", s)
 	}
 	f.Spec = nil // removed a moment ago
-	if s := Look(f, dev, Selection{}, now); !s.Healthy || s.Counts[agent.Missing] != 0 {
+	if s := Look(f, dev, Selection{}, now); !s.Healthy || s.Counts[model.Missing] != 0 {
 		t.Errorf("without an environment: %+v", s)
 	}
 }
@@ -89,23 +88,23 @@ func TestLookIsHealthyWhenEveryNodeConverged(t *testing.T) {
 // Whoever reads status in an incident needs the command that says more, and no other line when all is well.
 func TestStatusNamesTheNextCommand(t *testing.T) {
 	t.Parallel()
-	node := func(name string, state agent.NodeState, change func(*Node)) Node {
-		n := Node{Node: name, State: state, LastRun: "1", View: agent.View{State: state}}
+	node := func(name string, state model.NodeState, change func(*Node)) Node {
+		n := Node{Node: name, State: state, LastRun: "1", View: model.View{State: state}}
 		if change != nil {
 			change(&n)
 		}
 		return n
 	}
-	failed := func(n *Node) { n.Outcome = agent.Failed }
+	failed := func(n *Node) { n.Outcome = model.Failed }
 	for _, c := range []struct {
 		nodes []Node
 		want  string
 	}{
-		{[]Node{node("web1", agent.Converged, nil), node("web2", agent.Pending, nil), node("web3", agent.Held, nil)}, ""},
-		{[]Node{node("web1", agent.Converged, nil), node("web2", agent.FailedState, failed)}, "pulley runs web2 latest -e dev"},
-		{[]Node{node("web1", agent.Stuck, func(n *Node) { n.attempt = &agent.Attempt{Finished: 5} })}, "pulley runs web1 latest -e dev"},
-		{[]Node{node("web1", agent.FailedState, nil)}, "pulley explain web1 -e dev"}, // it refuses its target, and its last run was good
-		{[]Node{node("web1", agent.FailedState, failed), node("web2", agent.Silent, failed), node("web3", agent.Silent, nil)}, "pulley explain web2 -e dev"},
+		{[]Node{node("web1", model.Converged, nil), node("web2", model.Pending, nil), node("web3", model.Held, nil)}, ""},
+		{[]Node{node("web1", model.Converged, nil), node("web2", model.FailedState, failed)}, "pulley runs web2 latest -e dev"},
+		{[]Node{node("web1", model.Stuck, func(n *Node) { n.attempt = &model.Attempt{Finished: 5} })}, "pulley runs web1 latest -e dev"},
+		{[]Node{node("web1", model.FailedState, nil)}, "pulley explain web1 -e dev"}, // it refuses its target, and its last run was good
+		{[]Node{node("web1", model.FailedState, failed), node("web2", model.Silent, failed), node("web3", model.Silent, nil)}, "pulley explain web2 -e dev"},
 	} {
 		if got := (Status{Environment: "dev", Nodes: c.nodes}).Next(); got != c.want {
 			t.Errorf("%q, want %q", got, c.want)
@@ -127,11 +126,11 @@ func TestNodeShowsDesiredBesideLastGood(t *testing.T) {
 	if why := lookAt(f, "compute10", "", now).Why(now); why != "" {
 		t.Errorf("a converged node has reason %q", why)
 	}
-	f.Holds[store.Scope{Role: "compute"}] = agent.Hold{Mode: agent.Freeze, Kind: agent.OperatorHold, Who: "ann", Why: "kernel bug"}
-	if n := lookAt(f, "compute2", "", now); n.State != agent.Held || n.Hold == nil || n.Hold.Who != "ann" || !strings.Contains(n.Why(now), "kernel bug") {
+	f.Holds[store.Scope{Role: "compute"}] = model.Hold{Mode: model.Freeze, Kind: model.OperatorHold, Who: "ann", Why: "kernel bug"}
+	if n := lookAt(f, "compute2", "", now); n.State != model.Held || n.Hold == nil || n.Hold.Who != "ann" || !strings.Contains(n.Why(now), "kernel bug") {
 		t.Errorf("%+v: %s", n, n.Why(now))
 	}
-	f.Assigned = map[string]agent.Assignment{"compute2": {Rollout: "r1"}}
+	f.Assigned = map[string]model.Assignment{"compute2": {Rollout: "r1"}}
 	if n := lookAt(f, "compute2", "", now); n.Rollout != "r1" {
 		t.Errorf("assigned: %+v", n)
 	}
@@ -161,7 +160,7 @@ func TestExplainMatchesNodeDecision(t *testing.T) {
 	t.Parallel()
 	f := state(t)
 	x := Explain(f, dev, "compute2", now)
-	if x.Action != agent.Take || x.Reason != agent.ReasonNew || x.Desired != two || x.Has != one || len(x.Ladder) == 0 || x.Status == nil {
+	if x.Action != model.Take || x.Reason != model.ReasonNew || x.Desired != two || x.Has != one || len(x.Ladder) == 0 || x.Status == nil {
 		t.Errorf("%+v", x)
 	}
 	words := x.Words(now)
@@ -170,14 +169,14 @@ func TestExplainMatchesNodeDecision(t *testing.T) {
 			t.Errorf("no %q in\n%s", want, words)
 		}
 	}
-	x.Cause = agent.Cause{Reason: agent.ReasonBackoff, Params: agent.Params{Attempt: &agent.Attempt{Problem: agent.Problem{Text: "no such unit"}}}}
+	x.Cause = model.Cause{Reason: model.ReasonBackoff, Params: model.Params{Attempt: &model.Attempt{Problem: model.Problem{Text: "no such unit"}}}}
 	if words := x.Words(now); strings.Contains(words, "no such unit") { // the list has it
 		t.Errorf("the last line repeats the problem: %s", words)
 	}
-	if x := Explain(f, dev, "compute1", now); x.Status != nil || x.Action != agent.Take || !strings.Contains(x.Words(now), "has not reported yet") {
+	if x := Explain(f, dev, "compute1", now); x.Status != nil || x.Action != model.Take || !strings.Contains(x.Words(now), "has not reported yet") {
 		t.Errorf("without a report: %+v\n%s", x, x.Words(now))
 	}
-	if x := Explain(f, dev, "compute99", now); x.Action == agent.Take || x.Reason != agent.ReasonUnregistered {
+	if x := Explain(f, dev, "compute99", now); x.Action == model.Take || x.Reason != model.ReasonUnregistered {
 		t.Errorf("an unregistered node: %+v", x)
 	}
 }
@@ -190,7 +189,7 @@ func TestHostsShowsNewestFirstBootAndMachinesWithoutName(t *testing.T) {
 	}
 	r := HostsRead{
 		Spec:  spec(t, "roles:\n  compute: {cardinality: 2, members: [web.example.com], flavor: bare-metal}\n"),
-		Hosts: map[string]agent.Host{"compute1": {Node: "compute1", Role: "compute", At: now}, "extra5": {Node: "extra5", Role: "extra"}},
+		Hosts: map[string]model.Host{"compute1": {Node: "compute1", Role: "compute", At: now}, "extra5": {Node: "extra5", Role: "extra"}},
 		Identities: map[string]store.Identity{
 			"compute1": {Node: "compute1", User: "u", Machine: "m1", Duplicate: &store.Duplicate{Machine: "m9", Times: 2, At: now, From: "10.0.0.9"}},
 			"compute2": {Node: "compute2", Removed: &store.Removal{At: now.Add(-time.Hour), By: "ann"}},
@@ -221,7 +220,7 @@ func TestHostsShowsNewestFirstBootAndMachinesWithoutName(t *testing.T) {
 		t.Errorf("%q", h.FirstBoot.Cell(now))
 	}
 	long := boot("a", "compute2", time.Minute)
-	long.Error = agent.Prose(strings.Repeat("a long cause ", 30) + "\nwhat to do")
+	long.Error = model.Prose(strings.Repeat("a long cause ", 30) + "\nwhat to do")
 	if cell := (&FirstBoot{FirstBoot: long}).Cell(now); !strings.HasSuffix(cell, "a long cause ; what to do") { // a terminal cuts it, a script must have all
 		t.Errorf("%q", cell)
 	}
@@ -230,7 +229,7 @@ func TestHostsShowsNewestFirstBootAndMachinesWithoutName(t *testing.T) {
 // An accusation without a machine ID comes from a stolen key or token: no such machine exists that an operator could look for.
 func TestAccusationWithoutAMachineIsNamed(t *testing.T) {
 	t.Parallel()
-	h := Host{Host: agent.Host{Node: "compute1"}, Registered: true, CalledFor: true, Duplicate: &store.Duplicate{Times: 2, At: now, From: "10.0.0.9"}}
+	h := Host{Host: model.Host{Node: "compute1"}, Registered: true, CalledFor: true, Duplicate: &store.Duplicate{Times: 2, At: now, From: "10.0.0.9"}}
 	if got, want := h.Note(now), "a machine from 10.0.0.9 used this name 2 times, last 0s ago, and claimed to be the machine of another node"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -239,9 +238,9 @@ func TestAccusationWithoutAMachineIsNamed(t *testing.T) {
 // A node in two lines would look like two machines. An order with circles separates equal names.
 func TestHostsListsEachNodeOnce(t *testing.T) {
 	t.Parallel()
-	r := HostsRead{Spec: spec(t, "roles:\n  web: {cardinality: 2, members: [web12.example.com], flavor: bare-metal}\n"), Hosts: map[string]agent.Host{}}
+	r := HostsRead{Spec: spec(t, "roles:\n  web: {cardinality: 2, members: [web12.example.com], flavor: bare-metal}\n"), Hosts: map[string]model.Host{}}
 	for _, name := range []string{"web2", "web10", "web12.example.com"} { // an order with a circle: digits, then a dot
-		r.Hosts[name] = agent.Host{Node: name, Role: "web"}
+		r.Hosts[name] = model.Host{Node: name, Role: "web"}
 	}
 	for range 200 { // the order of maps is random
 		count := map[string]int{}
@@ -306,9 +305,9 @@ func TestForgedRetirementsAreOneLine(t *testing.T) {
 func TestAssignmentsAreCompared(t *testing.T) {
 	t.Parallel()
 	f := store.FleetState{
-		Hosts:    map[string]agent.Host{"web1": {Node: "web1", Role: "web"}, "web2": {Node: "web2", Role: "web"}, "web3": {Node: "web3", Role: "web"}},
-		Desires:  store.Desires{Gate: agent.Gate{Epoch: 2}, Default: one, Roles: map[string]agent.Target{"web": two}},
-		Assigned: map[string]agent.Assignment{"web1": {Target: one, Epoch: 2}, "web2": {Target: two, Epoch: 2}, "web3": {Target: one, Epoch: 1}},
+		Hosts:    map[string]model.Host{"web1": {Node: "web1", Role: "web"}, "web2": {Node: "web2", Role: "web"}, "web3": {Node: "web3", Role: "web"}},
+		Desires:  store.Desires{Gate: model.Gate{Epoch: 2}, Default: one, Roles: map[string]model.Target{"web": two}},
+		Assigned: map[string]model.Assignment{"web1": {Target: one, Epoch: 2}, "web2": {Target: two, Epoch: 2}, "web3": {Target: one, Epoch: 1}},
 	}
 	history := []store.Change{{Epoch: 2, Role: "web", After: two}, {Epoch: 1, After: one}}
 	all := Contradictions(f, history, time.Now())
@@ -320,8 +319,8 @@ func TestAssignmentsAreCompared(t *testing.T) {
 // A removed node cannot be recovered: nothing would ever end the contradiction.
 func TestMarksOfRemovedNodesDoNotCount(t *testing.T) {
 	t.Parallel()
-	st := agent.Status{Signatures: &agent.Signatures{State: agent.SignaturesChecked, Data: 9}}
-	f := store.FleetState{Hosts: map[string]agent.Host{"web1": {Node: "web1"}}, Statuses: map[string]agent.Status{"web1": st, "web2": st}}
+	st := model.Status{Signatures: &model.Signatures{State: model.SignaturesChecked, Data: 9}}
+	f := store.FleetState{Hosts: map[string]model.Host{"web1": {Node: "web1"}}, Statuses: map[string]model.Status{"web1": st, "web2": st}}
 	if all := Contradictions(f, nil, time.Now()); len(all) != 1 || all[0].Code != MarkAbove || all[0].Node != "web1" {
 		t.Errorf("contradictions are %+v", all)
 	}
@@ -332,21 +331,21 @@ func TestMarksOfRemovedNodesDoNotCount(t *testing.T) {
 func TestNodesAboveTheHistoryAreNamed(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	seen := func(permit, statement agent.Epoch) agent.Status {
-		return agent.Status{Signatures: &agent.Signatures{State: agent.SignaturesChecked, Permit: permit, Statement: statement}}
+	seen := func(permit, statement model.Epoch) model.Status {
+		return model.Status{Signatures: &model.Signatures{State: model.SignaturesChecked, Permit: permit, Statement: statement}}
 	}
 	f := store.FleetState{
-		Desires: store.Desires{Gate: agent.Gate{Epoch: 7}, Default: one},
-		Hosts:   map[string]agent.Host{},
-		Statuses: map[string]agent.Status{
+		Desires: store.Desires{Gate: model.Gate{Epoch: 7}, Default: one},
+		Hosts:   map[string]model.Host{},
+		Statuses: map[string]model.Status{
 			"web1": seen(7, 7), "web2": seen(0, 8), "web3": seen(8, 0), "web4": seen(2, 500), "web5": seen(1<<63-1, 999_999_999_999), "web6": {},
-			"web7": {Cause: agent.Cause{Reason: agent.ReasonEpochPassed, Params: agent.Params{Epoch: 8}}},
-			"web8": {Cause: agent.Cause{Reason: agent.ReasonEpochPassed, Params: agent.Params{Epoch: 7}}}, "gone": seen(900, 900),
+			"web7": {Cause: model.Cause{Reason: model.ReasonEpochPassed, Params: model.Params{Epoch: 8}}},
+			"web8": {Cause: model.Cause{Reason: model.ReasonEpochPassed, Params: model.Params{Epoch: 7}}}, "gone": seen(900, 900),
 		},
 	}
 	for node := range f.Statuses {
 		if node != "gone" {
-			f.Hosts[node] = agent.Host{Node: node}
+			f.Hosts[node] = model.Host{Node: node}
 		}
 	}
 	all := Contradictions(f, []store.Change{{Epoch: 7, Kind: store.Recovered, After: one}}, now)
@@ -358,8 +357,8 @@ func TestNodesAboveTheHistoryAreNamed(t *testing.T) {
 // A signer signs nothing after a gap in the history. Operators must see it before.
 func TestMissingChangesAreNamed(t *testing.T) {
 	t.Parallel()
-	f := store.FleetState{Desires: store.Desires{Gate: agent.Gate{Epoch: 7}, Default: one}}
-	change := func(epoch agent.Epoch, kind store.ChangeKind) store.Change {
+	f := store.FleetState{Desires: store.Desires{Gate: model.Gate{Epoch: 7}, Default: one}}
+	change := func(epoch model.Epoch, kind store.ChangeKind) store.Change {
 		return store.Change{Epoch: epoch, Kind: kind, Before: one, After: one}
 	}
 	const lost = "somebody deleted changes of the history up to epoch 7, or wrote them again"

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/model"
 	"pulley/internal/store"
@@ -19,7 +18,7 @@ import (
 // Host is a node that the environment has or that is registered; or a machine in its first boot without a name, whose
 // Node is "". `pulley nodes -o json` prints it.
 type Host struct {
-	agent.Host
+	model.Host
 	Registered bool             `json:"registered"`
 	CalledFor  bool             `json:"called_for"` // by the environment
 	Joined     *Join            `json:"joined,omitempty"`
@@ -50,7 +49,7 @@ type FirstBoot struct {
 // HostsRead contains the arguments of Hosts.
 type HostsRead struct {
 	Spec       *environments.Environment
-	Hosts      map[string]agent.Host
+	Hosts      map[string]model.Host
 	Identities map[string]store.Identity  // by node
 	FirstBoots map[string]store.FirstBoot // by key
 	Paused     *store.Revoked             // an operator paused the provisioning of new machines; nil: not
@@ -169,7 +168,7 @@ func Hosts(r HostsRead, now time.Time) []Host {
 	for _, name := range natural(names) {
 		h, registered := r.Hosts[name]
 		if !registered {
-			h = agent.Host{Node: name, Role: called[name]}
+			h = model.Host{Node: name, Role: called[name]}
 			if n, err := model.ParseNode(name); err == nil && (h.Role == "" || h.Role == n.Role) {
 				h.Role, h.Hostname = n.Role, n.Hostname()
 			}
@@ -234,7 +233,7 @@ func (r HostsRead) boots(now time.Time) (byNode map[string]*FirstBoot, nameless 
 		}
 		switch was := byNode[b.Node]; {
 		case b.Node == "" && b.Finished.IsZero():
-			nameless = append(nameless, Host{Host: agent.Host{Role: b.Role, Hostname: b.Hostname, MachineID: b.Machine}, FirstBoot: shown})
+			nameless = append(nameless, Host{Host: model.Host{Role: b.Role, Hostname: b.Hostname, MachineID: b.Machine}, FirstBoot: shown})
 		case b.Node != "" && (was == nil || was.Heard.Before(b.Heard)):
 			byNode[b.Node] = shown
 		}

@@ -12,7 +12,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"pgregory.net/rapid"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
@@ -47,8 +46,8 @@ func (g *generate) role(what string) string {
 	return rapid.SampledFrom([]string{"web", "db", "other", ""}).Draw(g.T, what)
 }
 
-func (g *generate) target(what string) agent.Target {
-	return agent.Target{Release: rapid.SampledFrom([]string{"", "1.0.0", "2.0.0"}).Draw(g.T, what), Data: agent.Generation(rapid.IntRange(0, 2).Draw(g.T, what+" data"))}
+func (g *generate) target(what string) model.Target {
+	return model.Target{Release: rapid.SampledFrom([]string{"", "1.0.0", "2.0.0"}).Draw(g.T, what), Data: model.Generation(rapid.IntRange(0, 2).Draw(g.T, what+" data"))}
 }
 
 // scope writes the target and the hold of a scope. Each may be missing.
@@ -57,37 +56,37 @@ func (g *generate) scope(target, hold string) {
 		g.put("environments/dev/desired/"+target, g.target(target))
 	}
 	if g.maybe("hold of " + hold) {
-		g.put("environments/dev/holds/"+hold, agent.Hold{
-			Scope: hold, Mode: rapid.SampledFrom([]agent.HoldMode{agent.Freeze, agent.Stop}).Draw(g.T, "mode"),
-			Kind: rapid.SampledFrom([]agent.HoldKind{agent.OperatorHold, agent.RetirementHold}).Draw(g.T, "kind"), Why: agent.Prose(hold),
+		g.put("environments/dev/holds/"+hold, model.Hold{
+			Scope: hold, Mode: rapid.SampledFrom([]model.HoldMode{model.Freeze, model.Stop}).Draw(g.T, "mode"),
+			Kind: rapid.SampledFrom([]model.HoldKind{model.OperatorHold, model.RetirementHold}).Draw(g.T, "kind"), Why: model.Prose(hold),
 		})
 	}
 }
 
 // node writes what etcd may have of a node.
-func (g *generate) node(node string, epoch agent.Epoch) {
+func (g *generate) node(node string, epoch model.Epoch) {
 	g.scope("nodes/"+node, "nodes/"+node)
 	ids := rapid.SampledFrom([]string{"aaaa", "bbbb"})
 	machine := rapid.SampledFrom([]string{"", "m1", "m2"})
 	if g.maybe("listed") {
-		h := agent.Host{Node: node, Role: g.role("role on the host list"), MachineID: machine.Draw(g.T, "machine")}
+		h := model.Host{Node: node, Role: g.role("role on the host list"), MachineID: machine.Draw(g.T, "machine")}
 		if g.maybe("request") {
-			h.Request = &agent.Request{ID: ids.Draw(g.T, "request"), Do: rapid.SampledFrom([]agent.RequestKind{agent.RequestRun, agent.RequestRetire}).Draw(g.T, "do")}
+			h.Request = &model.Request{ID: ids.Draw(g.T, "request"), Do: rapid.SampledFrom([]model.RequestKind{model.RequestRun, model.RequestRetire}).Draw(g.T, "do")}
 		}
 		g.put("environments/dev/hosts/nodes/"+node, h)
 	}
 	if g.maybe("confirmation") {
-		g.put("retirements/dev/"+node, agent.Confirmation{ID: ids.Draw(g.T, "confirmed"), MachineID: machine.Draw(g.T, "confirmed machine")})
+		g.put("retirements/dev/"+node, model.Confirmation{ID: ids.Draw(g.T, "confirmed"), MachineID: machine.Draw(g.T, "confirmed machine")})
 	}
 	if g.maybe("status") {
-		st := agent.Status{Node: node, Role: g.role("role of the status"), Phase: agent.Idle, LastGood: g.target("last good")}
+		st := model.Status{Node: node, Role: g.role("role of the status"), Phase: model.Idle, LastGood: g.target("last good")}
 		if g.maybe("answer") {
-			st.Answer = &agent.Answer{ID: ids.Draw(g.T, "answered")}
+			st.Answer = &model.Answer{ID: ids.Draw(g.T, "answered")}
 		}
 		g.put("status/dev/"+node, st)
 	}
 	if g.maybe("assignment") {
-		g.put("environments/dev/assigned/"+node, agent.Assignment{Target: g.target("assigned"), Rollout: "r", Epoch: epoch - agent.Epoch(rapid.IntRange(0, 1).Draw(g.T, "epoch"))})
+		g.put("environments/dev/assigned/"+node, model.Assignment{Target: g.target("assigned"), Rollout: "r", Epoch: epoch - model.Epoch(rapid.IntRange(0, 1).Draw(g.T, "epoch"))})
 	}
 }
 
@@ -106,8 +105,8 @@ func TestOneNodeIsSeenAsInTheFleet(t *testing.T) {
 			g.scope(scope, scope)
 		}
 		g.scope("default", "all")
-		epoch := agent.Epoch(rapid.IntRange(1, 3).Draw(t, "epoch"))
-		g.put("environments/dev/gate", agent.Gate{State: rapid.SampledFrom([]agent.GateState{agent.GateOpen, agent.GatePaused}).Draw(t, "gate"), Epoch: epoch})
+		epoch := model.Epoch(rapid.IntRange(1, 3).Draw(t, "epoch"))
+		g.put("environments/dev/gate", model.Gate{State: rapid.SampledFrom([]model.GateState{model.GateOpen, model.GatePaused}).Draw(t, "gate"), Epoch: epoch})
 		for _, node := range generatedNodes {
 			g.node(node, epoch)
 		}
@@ -183,7 +182,7 @@ func TestRemovedNodesAreNamed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := map[string]agent.Prose{"web1": "2026-03-04T05:06:07Z by ann, scrapped; " + agent.Prose(fleet.JoinAgain(ref.String(), "web1"))}
+		want := map[string]model.Prose{"web1": "2026-03-04T05:06:07Z by ann, scrapped; " + model.Prose(fleet.JoinAgain(ref.String(), "web1"))}
 		if !reflect.DeepEqual(f.Removed, want) {
 			t.Errorf("of %d nodes: %v", i, f.Removed)
 		}

@@ -5,8 +5,8 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 )
 
 // Overview is all environments in a line each; `pulley status --all -o json` prints it.
@@ -19,7 +19,7 @@ type Outline struct {
 	Environment  string           `json:"environment"`
 	Healthy      bool             `json:"healthy"`
 	Release      string           `json:"release"`
-	Data         agent.Generation `json:"data"`
+	Data         model.Generation `json:"data"`
 	Counts       Counts           `json:"counts"`
 	Unclassified int              `json:"unclassified"`
 	NoopPending  int              `json:"noop_pending"`
@@ -27,7 +27,7 @@ type Outline struct {
 	Troubles     []Trouble        `json:"causes"`
 	Rollout      string           `json:"rollout,omitempty"` // in progress, for people; set by the caller
 
-	target agent.Target
+	target model.Target
 }
 
 // Outline returns an environment for an Overview.

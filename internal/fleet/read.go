@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/model"
 	"pulley/internal/store"
@@ -99,7 +98,7 @@ func removals(ctx context.Context, s *store.Store, ref model.Ref, f *store.Fleet
 			err = errors.Join(err, failed)
 		}
 	}
-	f.Removed = map[string]agent.Prose{}
+	f.Removed = map[string]model.Prose{}
 	for _, node := range unlisted {
 		i, has := all[node]
 		if !has || i.Live() || i.Removed == nil {
@@ -112,9 +111,9 @@ func removals(ctx context.Context, s *store.Store, ref model.Ref, f *store.Fleet
 		if i.Removed.Why != "" {
 			text += ", " + string(i.Removed.Why)
 		}
-		f.Removed[node] = agent.Prose(text + "; " + JoinAgain(ref.String(), node))
+		f.Removed[node] = model.Prose(text + "; " + JoinAgain(ref.String(), node))
 	}
-	if errors.Is(err, agent.ErrUnreachable) || ctx.Err() != nil {
+	if errors.Is(err, model.ErrUnreachable) || ctx.Err() != nil {
 		return err
 	}
 	return nil

@@ -3,8 +3,8 @@ package fleet
 import (
 	"slices"
 
-	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/where"
 )
@@ -13,7 +13,7 @@ import (
 type Selection struct {
 	Roles  []string
 	Nodes  []string
-	States []agent.NodeState
+	States []model.NodeState
 	Where  *where.Expression // Narrow evaluates it; before that it selects all
 
 	matched map[string]bool // nodes for which Where is true; nil: not evaluated
@@ -45,7 +45,7 @@ func (s Selection) Has(role, node string) bool {
 		(s.matched == nil || s.matched[node])
 }
 
-func (s Selection) hasState(state agent.NodeState) bool {
+func (s Selection) hasState(state model.NodeState) bool {
 	return len(s.States) == 0 || slices.Contains(s.States, state)
 }
 

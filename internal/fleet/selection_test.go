@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/cli"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -35,8 +35,8 @@ func TestLookSelects(t *testing.T) {
 		"two nodes":           {Selection{Nodes: []string{"compute2", "controller1"}}, "compute2 controller1", 2, "compute 0 of 1, controller 0 of 1"},
 		"a member":            {Selection{Nodes: []string{"web.example.com"}}, "web.example.com", 1, "compute 0 of 1"},
 		"a role":              {Selection{Roles: []string{"controller"}}, "controller1", 1, "controller 0 of 1"},
-		"a state":             {Selection{States: []agent.NodeState{agent.Pending, agent.Converged}}, "compute1 compute2 compute10", 13, "compute 1 of 11, controller 0 of 1"},
-		"a role and a state":  {Selection{Roles: []string{"compute"}, States: []agent.NodeState{agent.Converged}}, "compute10", 12, "compute 1 of 11"},
+		"a state":             {Selection{States: []model.NodeState{model.Pending, model.Converged}}, "compute1 compute2 compute10", 13, "compute 1 of 11, controller 0 of 1"},
+		"a role and a state":  {Selection{Roles: []string{"compute"}, States: []model.NodeState{model.Converged}}, "compute10", 12, "compute 1 of 11"},
 		"a node without role": {Selection{Nodes: []string{"old1"}}, "old1", 1, ""},
 	} {
 		s := Look(f, dev, c.sel, now)
@@ -92,18 +92,18 @@ func TestProgressSeparatesOpenFromBlocked(t *testing.T) {
 	t.Parallel()
 	f := state(t)
 	f.Spec = spec(t, "roles:\n  compute: {cardinality: 4, flavor: bare-metal}\n")
-	listed := func(node string, change func(*agent.Status)) {
-		f.Hosts[node] = agent.Host{Node: node, Role: "compute", At: now}
+	listed := func(node string, change func(*model.Status)) {
+		f.Hosts[node] = model.Host{Node: node, Role: "compute", At: now}
 		st := reported(node, one, time.Minute)
 		change(&st)
 		f.Statuses[node] = st
 	}
-	failed := agent.Attempt{Target: two, Started: 1, Finished: 1}
-	listed("compute3", func(st *agent.Status) { st.Attempt = &failed })
+	failed := model.Attempt{Target: two, Started: 1, Finished: 1}
+	listed("compute3", func(st *model.Status) { st.Attempt = &failed })
 	failedBefore := failed
 	failedBefore.Target = one
-	listed("compute4", func(st *agent.Status) { st.Attempt = &failedBefore })
-	listed("compute5", func(st *agent.Status) { st.SeenAt = now.Add(-time.Hour) })
+	listed("compute4", func(st *model.Status) { st.Attempt = &failedBefore })
+	listed("compute5", func(st *model.Status) { st.SeenAt = now.Add(-time.Hour) })
 	all := Awaited{Ref: dev, What: "it", Has: func(store.FleetState, Node) bool { return true }}
 	p := all.ProgressOf(f, now)
 	if open, blocked := names(p.Open), names(p.Blocked); p.Converged != 1 ||

@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -15,12 +15,12 @@ type Tally struct {
 	Oldest       time.Time         // the oldest report of a node on the host list; zero: none has reported
 	Unclassified int
 	NoopPending  int
-	Holds        map[agent.HoldMode]int
-	Target       agent.Target
-	Gate         agent.Gate
+	Holds        map[model.HoldMode]int
+	Target       model.Target
+	Gate         model.Gate
 	Troubles     []Trouble                  // each cause
 	Unsure       bool                       // nodes that failed try something else: no failure has ended
-	Lacking      map[string]agent.NodeState // nodes that the environment calls for, and that are missing, unregistered, pending, or held by their machines
+	Lacking      map[string]model.NodeState // nodes that the environment calls for, and that are missing, unregistered, pending, or held by their machines
 }
 
 // tally makes a Tally of one node after the other.
@@ -34,7 +34,7 @@ type tally struct {
 }
 
 func newTally(now time.Time) *tally {
-	return &tally{Tally: Tally{Roles: map[string]Counts{}, Holds: map[agent.HoldMode]int{}, Lacking: map[string]agent.NodeState{}}, alike: troubles{}, seen: map[string]bool{}, now: now}
+	return &tally{Tally: Tally{Roles: map[string]Counts{}, Holds: map[model.HoldMode]int{}, Lacking: map[string]model.NodeState{}}, alike: troubles{}, seen: map[string]bool{}, now: now}
 }
 
 // add counts one node.
@@ -68,7 +68,7 @@ func (t *tally) add(f store.FleetState, name string) {
 	if listed && n.LastSeen != nil && (t.Oldest.IsZero() || n.LastSeen.Before(t.Oldest)) {
 		t.Oldest = *n.LastSeen
 	}
-	if st := f.Statuses[name]; called && listed && (n.View.Settled() || n.State == agent.InRun && !n.View.Failing && st.LastGood == n.View.Wanted) {
+	if st := f.Statuses[name]; called && listed && (n.View.Settled() || n.State == model.InRun && !n.View.Failing && st.LastGood == n.View.Wanted) {
 		t.settled++
 	}
 }
@@ -106,12 +106,12 @@ func (t *tally) finish(f store.FleetState) Tally {
 // lacks reports whether a node is not what its environment calls for, without a failure, a silence, or an operator who wants it so.
 func (n Node) lacks() bool {
 	switch n.State {
-	case agent.Missing, agent.Unregistered:
+	case model.Missing, model.Unregistered:
 		return true
-	case agent.Pending:
+	case model.Pending:
 		return !n.View.Failing
-	case agent.Held:
-		return n.Reason == agent.ReasonDisabled || n.Reason == agent.ReasonPuppetBlocked
+	case model.Held:
+		return n.Reason == model.ReasonDisabled || n.Reason == model.ReasonPuppetBlocked
 	}
 	return false
 }

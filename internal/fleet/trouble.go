@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strings"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // Trouble is what one cause does to nodes of an environment.
@@ -41,17 +41,17 @@ func Troubles(nodes []Node) []Trouble {
 // add adds a node if it is in trouble. A node that failed is until it converges, whatever it does in between: unsure is that it failed, and
 // reports no cause while it tries something else.
 func (all troubles) add(n Node) (unsure bool) {
-	one := Trouble{Silent: n.State == agent.Silent}
-	tries := n.View.Failing && (n.State == agent.InRun || n.State == agent.Pending)
+	one := Trouble{Silent: n.State == model.Silent}
+	tries := n.View.Failing && (n.State == model.InRun || n.State == model.Pending)
 	switch {
 	case one.Silent:
 		one.Text = n.View.Sentence()
-		if n.Reason == agent.ReasonLockedOut { // its remedy is another one
+		if n.Reason == model.ReasonLockedOut { // its remedy is another one
 			one.Cause = string(n.Reason)
 		}
 	case tries && (n.attempt == nil || n.attempt.Problem.Code == ""):
 		return true
-	case n.State == agent.FailedState, n.State == agent.Stuck, tries:
+	case n.State == model.FailedState, n.State == model.Stuck, tries:
 		one.Cause, one.Text = n.failure()
 	default:
 		return false
@@ -68,7 +68,7 @@ func (all troubles) add(n Node) (unsure bool) {
 		t = &one
 		all[key] = t
 	}
-	if n.State == agent.Stuck {
+	if n.State == model.Stuck {
 		t.Stuck++
 	}
 	if t.Count++; len(t.Nodes) < nodesOfTrouble {
@@ -94,7 +94,7 @@ func (n Node) failure() (cause, text string) {
 var numbers = regexp.MustCompile(`[0-9]+`)
 
 // alike removes the name of a node, and numbers such as times and processes, from a message.
-func alike(node string, text agent.Prose) string {
+func alike(node string, text model.Prose) string {
 	return numbers.ReplaceAllString(strings.ReplaceAll(string(text), node, "NODE"), "0")
 }
 

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/facts"
 	"pulley/internal/model"
@@ -23,10 +22,10 @@ func narrowed(t *testing.T, text string, published map[string]string, hosts int)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := store.FleetState{Hosts: map[string]agent.Host{}}
+	f := store.FleetState{Hosts: map[string]model.Host{}}
 	for i := range hosts {
 		name := fmt.Sprintf("web%d", i+1)
-		f.Hosts[name] = agent.Host{Node: name, Role: "web"}
+		f.Hosts[name] = model.Host{Node: name, Role: "web"}
 	}
 	e := newEvaluation(t.Context(), Selection{Where: expression}, f, model.Ref{Environment: "dev"}, time.Now())
 	for name, text := range published {

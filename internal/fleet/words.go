@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/clip"
 	"pulley/internal/machines/render"
@@ -18,7 +17,7 @@ import (
 // States lists the states of nodes in a sentence.
 func States() string {
 	var names []string
-	for _, s := range agent.NodeStates() {
+	for _, s := range model.NodeStates() {
 		names = append(names, string(s))
 	}
 	return strings.Join(names, ", ")
@@ -27,7 +26,7 @@ func States() string {
 // Sentence lists the states that nodes have.
 func (c Counts) Sentence() string {
 	var parts []string
-	for _, state := range agent.NodeStates() {
+	for _, state := range model.NodeStates() {
 		if c[state] > 0 {
 			parts = append(parts, fmt.Sprintf("%d %s", c[state], state))
 		}
@@ -55,7 +54,7 @@ func (s Status) Next() string {
 	}
 	node := all[0].Nodes[0]
 	for _, n := range s.Nodes {
-		if n.Node == node && !all[0].Silent && n.LastRun != "" && (n.Outcome == agent.Failed || n.attempt != nil && n.attempt.Finished > 0) {
+		if n.Node == node && !all[0].Silent && n.LastRun != "" && (n.Outcome == model.Failed || n.attempt != nil && n.attempt.Finished > 0) {
 			return fmt.Sprintf("pulley runs %s latest -e %s", node, s.Environment)
 		}
 	}
@@ -89,7 +88,7 @@ func (s Status) Divided() (lines []string) {
 }
 
 // ServedWords renders the source of a catalog.
-func ServedWords(s agent.Served) string {
+func ServedWords(s model.Served) string {
 	why := ""
 	switch s.Reason {
 	case string(settings.ChoiceMatched):
@@ -108,10 +107,10 @@ func ServedWords(s agent.Served) string {
 
 // StateStyle is the colour of a state on a terminal.
 func StateStyle(state string) cli.Style {
-	switch agent.NodeState(state) {
-	case agent.Converged:
+	switch model.NodeState(state) {
+	case model.Converged:
 		return cli.Green
-	case agent.FailedState, agent.Stuck:
+	case model.FailedState, model.Stuck:
 		return cli.Red
 	}
 	return cli.Yellow
@@ -160,9 +159,9 @@ func someNodes(nodes []string) string {
 }
 
 // part renders the target of one scope. Parts of it may be inherited.
-func part(t agent.Target) string {
+func part(t model.Target) string {
 	switch {
-	case t == agent.Target{}:
+	case t == model.Target{}:
 		return "none"
 	case t.IsZero():
 		return fmt.Sprintf("data %d", t.Data)
@@ -170,7 +169,7 @@ func part(t agent.Target) string {
 	return t.String()
 }
 
-func markWords(t agent.Target) string {
+func markWords(t model.Target) string {
 	return fmt.Sprintf("release %s, data %d", cmp.Or(t.Release, "none"), t.Data)
 }
 
@@ -179,7 +178,7 @@ func (n Node) StateCell() string {
 	return stateWords(n.State, n.Unclassified, n.NoopPending, n.Hook != "", n.Rivals != "")
 }
 
-func stateWords(s agent.NodeState, unclassified bool, noop int, hook, rivals bool) string {
+func stateWords(s model.NodeState, unclassified bool, noop int, hook, rivals bool) string {
 	words := string(s)
 	if rivals {
 		words += ", another Puppet"
@@ -201,28 +200,28 @@ func (n Node) Why(now time.Time) string {
 	if n.FirstBoot != nil {
 		return "first boot: " + n.FirstBoot.Cell(now)
 	}
-	if n.State == agent.Converged && n.Hook != "" {
+	if n.State == model.Converged && n.Hook != "" {
 		return string(n.Hook)
 	}
 	if n.Unscheduled != "" {
 		first, _ := clip.Parts(string(n.Unscheduled))
-		if n.State == agent.Converged {
+		if n.State == model.Converged {
 			return first
 		}
 		return n.View.Sentence() + "; " + first
 	}
-	if n.State == agent.Converged && n.Rivals != "" {
-		first, _ := clip.Parts(agent.RivalsWords(n.Rivals))
+	if n.State == model.Converged && n.Rivals != "" {
+		first, _ := clip.Parts(model.RivalsWords(n.Rivals))
 		return first
 	}
-	if n.State == agent.Converged && n.Unclassified {
-		first, _, _ := strings.Cut(agent.UnclassifiedWords, "\n")
+	if n.State == model.Converged && n.Unclassified {
+		first, _, _ := strings.Cut(model.UnclassifiedWords, "\n")
 		return first
 	}
-	if n.State == agent.Converged && n.NoopPending > 0 {
-		return agent.NoopWords(n.NoopPending)
+	if n.State == model.Converged && n.NoopPending > 0 {
+		return model.NoopWords(n.NoopPending)
 	}
-	if n.State == agent.Converged {
+	if n.State == model.Converged {
 		return ""
 	}
 	return n.View.Sentence()
@@ -262,13 +261,13 @@ func (x Explanation) Words(now time.Time) string {
 	}
 	cli.Cleanf(&b, "%s is %s: %s\n", x.Node, stateWords(x.State, bare, noop, x.Status != nil && x.Status.Hook != "", rivals), x.View.Sentence())
 	if rivals {
-		cli.Cleanf(&b, "  warning       %s\n", strings.ReplaceAll(agent.RivalsWords(x.Status.Rivals), "\n", "; "))
+		cli.Cleanf(&b, "  warning       %s\n", strings.ReplaceAll(model.RivalsWords(x.Status.Rivals), "\n", "; "))
 	}
 	if bare {
-		cli.Cleanf(&b, "  warning       %s\n", strings.ReplaceAll(agent.UnclassifiedWords, "\n", "; "))
+		cli.Cleanf(&b, "  warning       %s\n", strings.ReplaceAll(model.UnclassifiedWords, "\n", "; "))
 	}
 	if noop > 0 {
-		cli.Cleanf(&b, "  warning       %s; `pulley runs %s %s -e %s` names them\n", agent.NoopWords(noop), x.Node, x.Status.LastRun, x.Environment)
+		cli.Cleanf(&b, "  warning       %s; `pulley runs %s %s -e %s` names them\n", model.NoopWords(noop), x.Node, x.Status.LastRun, x.Environment)
 	}
 	if x.Status != nil && x.Status.Unscheduled != "" {
 		cli.Cleanf(&b, "  warning       %s\n", strings.ReplaceAll(string(x.Status.Unscheduled), "\n", "; "))
@@ -301,7 +300,7 @@ func (x Explanation) Words(now time.Time) string {
 			cli.Cleanf(&b, "  agent         %s, desired %s: %s%s\n", strings.TrimPrefix(x.Status.Version, "v"), u.Wanted, u.Phase, problem)
 		}
 	}
-	silent := x.State == agent.Silent && x.Status != nil && x.Why.Reason != agent.ReasonLockedOut
+	silent := x.State == model.Silent && x.Status != nil && x.Why.Reason != model.ReasonLockedOut
 	if silent {
 		fmt.Fprintln(&b, "  The list below is the decision on its last report: the node itself does not answer.")
 	}
@@ -323,30 +322,30 @@ func (x Explanation) Words(now time.Time) string {
 	} else {
 		cli.Cleanf(&b, "\nnext tick: %s, because %s\n", x.Action, why.Sentence())
 	}
-	if x.Why.Reason == agent.ReasonLockedOut {
+	if x.Why.Reason == model.ReasonLockedOut {
 		fmt.Fprintln(&b, JoinAgain(x.Environment, x.Node))
 	}
-	if x.Status != nil && x.Status.Outcome == agent.Failed {
+	if x.Status != nil && x.Status.Outcome == model.Failed {
 		cli.Cleanf(&b, "`pulley runs %s %s -e %s` shows the failed run\n", x.Node, x.Status.LastRun, x.Environment)
 	}
 	return b.String()
 }
 
 // signatureWords renders a node's checks of signatures.
-func signatureWords(s agent.Signatures) string {
+func signatureWords(s model.Signatures) string {
 	switch s.State {
-	case agent.SignaturesChecked:
+	case model.SignaturesChecked:
 		return fmt.Sprintf("checked, by %s (list %s); high-water mark: release %s, data %d%s", cli.Count(s.Keys, "key"), s.Signers, cmp.Or(s.Release, "none"), s.Data, statementWords(s.Statement))
-	case agent.SignaturesNotChecked:
+	case model.SignaturesNotChecked:
 		return "not checked"
-	case agent.SignaturesUnusable:
+	case model.SignaturesUnusable:
 		return "the lists of signers are unusable: the node takes nothing new"
 	}
 	return string(s.State)
 }
 
 // statementWords renders a node's demand for statements.
-func statementWords(epoch agent.Epoch) string {
+func statementWords(epoch model.Epoch) string {
 	if epoch == 0 {
 		return ""
 	}
@@ -385,7 +384,7 @@ func (b *FirstBoot) Cell(now time.Time) string {
 }
 
 // oneLine puts a text on one line. It cuts nothing: what to do is often at the end.
-func oneLine(text agent.Prose) string { return strings.ReplaceAll(string(text), "\n", "; ") }
+func oneLine(text model.Prose) string { return strings.ReplaceAll(string(text), "\n", "; ") }
 
 // PauseSentence renders a pause of the provisioning of new machines.
 func PauseSentence(ref model.Ref, by store.Revoked, now time.Time) string {

@@ -10,9 +10,9 @@ import (
 	"strconv"
 	"strings"
 
-	"pulley/agent"
 	"pulley/internal/clip"
 	"pulley/internal/facts"
+	"pulley/internal/model"
 )
 
 // The limits of the facts that a node shows to others. They are checked where they are published and again where they are read.
@@ -26,7 +26,7 @@ const (
 
 // ExportOf returns those facts that environments/<environment>.yaml of the release shows to other nodes, and its hosts.alive. packed
 // are the facts in published form; nil: there are none. left are the facts that cannot be shown, with the reason; a fact that the machine lacks is none of them.
-func ExportOf(tree, environment string, packed []byte) (e agent.Export, left []string, err error) {
+func ExportOf(tree, environment string, packed []byte) (e model.Export, left []string, err error) {
 	name, data, err := EnvironmentFile(tree, environment)
 	if err != nil || !exporting.Match(data) {
 		return e, nil, err
@@ -39,7 +39,7 @@ func ExportOf(tree, environment string, packed []byte) (e agent.Export, left []s
 		e.Alive, err = f.Hosts.alive()
 	}
 	if err != nil {
-		return agent.Export{}, nil, fmt.Errorf("cannot read what nodes export: %s of the release: %w", name, err)
+		return model.Export{}, nil, fmt.Errorf("cannot read what nodes export: %s of the release: %w", name, err)
 	}
 	e.Facts = map[string]json.RawMessage{}
 	if packed == nil {
@@ -70,7 +70,7 @@ func ExportOf(tree, environment string, packed []byte) (e agent.Export, left []s
 }
 
 // usable returns those exported facts of a node that may reach Hiera.
-func usable(e agent.Export) map[string]json.RawMessage {
+func usable(e model.Export) map[string]json.RawMessage {
 	if len(e.Facts) == 0 || len(e.Facts) > maxExports {
 		return nil
 	}

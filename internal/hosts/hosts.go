@@ -15,7 +15,7 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // Key is the name of the value in Hiera.
@@ -58,7 +58,7 @@ const maxAddresses = 64
 
 // Parse returns the entries of a host list with their exported facts as nodes, ordered by role and name: web2 precedes web10. left counts the
 // entries without a usable name or role. Other unusable values are left out of their node.
-func Parse(list map[string]agent.Host, exports map[string]agent.Export) (nodes []Node, left int) {
+func Parse(list map[string]model.Host, exports map[string]model.Export) (nodes []Node, left int) {
 	nodes = make([]Node, 0, len(list))
 	for name, h := range list {
 		if h.Node != name || len(name) > maxName || !nodeForm.MatchString(name) || !isRole(h.Role) {
@@ -267,7 +267,7 @@ func parseAddress(text string) (a netip.Addr, usable bool) {
 
 // Owned returns the node of each address that no other node can register: the main one, by settings of an environment file, and the one
 // that serve saw the node use.
-func Owned(list map[string]agent.Host, exports map[string]agent.Export, networks []string, fact string) map[netip.Addr]string {
+func Owned(list map[string]model.Host, exports map[string]model.Export, networks []string, fact string) map[netip.Addr]string {
 	v, owned := View{AddressFact: fact}, make(map[netip.Addr]string, len(list))
 	for _, text := range networks {
 		if n, err := netip.ParsePrefix(text); err == nil { // the file was checked

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/facts"
+	"pulley/internal/model"
 )
 
 func viewOf(t testing.TB, file, role string) *View {
@@ -25,22 +25,22 @@ func viewOf(t testing.TB, file, role string) *View {
 	if err := os.WriteFile(filepath.Join(tree, "environments/dev.yaml"), []byte(file), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	v, err := ViewOf(tree, agent.Identity{Environment: "dev@t42", PuppetEnvironment: "dev", Role: role})
+	v, err := ViewOf(tree, model.Identity{Environment: "dev@t42", PuppetEnvironment: "dev", Role: role})
 	if err != nil {
 		t.Fatal(err)
 	}
 	return v
 }
 
-func listOf(hosts ...agent.Host) map[string]agent.Host {
-	list := map[string]agent.Host{}
+func listOf(hosts ...model.Host) map[string]model.Host {
+	list := map[string]model.Host{}
 	for _, h := range hosts {
 		list[h.Node] = h
 	}
 	return list
 }
 
-func document(t testing.TB, v *View, list map[string]agent.Host) string {
+func document(t testing.TB, v *View, list map[string]model.Host) string {
 	t.Helper()
 	nodes, _ := Parse(list, nil)
 	b, err := v.Document(nodes, never)
@@ -67,10 +67,10 @@ roles:
 // machines for nothing.
 func TestDocumentIsStable(t *testing.T) {
 	list := listOf(
-		agent.Host{Node: "controller10", Role: "controller", Hostname: "c10.example", Addresses: []string{"192.0.2.1", "10.0.0.10"}, At: time.Now()},
-		agent.Host{Node: "controller2", Role: "controller", Hostname: "controller2", Addresses: []string{"::ffff:10.0.0.2", "10.0.0.2"}},
-		agent.Host{Node: "balancer1", Role: "balancer", Hostname: "balancer1"},
-		agent.Host{Node: "stray1", Role: "stray"},
+		model.Host{Node: "controller10", Role: "controller", Hostname: "c10.example", Addresses: []string{"192.0.2.1", "10.0.0.10"}, At: time.Now()},
+		model.Host{Node: "controller2", Role: "controller", Hostname: "controller2", Addresses: []string{"::ffff:10.0.0.2", "10.0.0.2"}},
+		model.Host{Node: "balancer1", Role: "balancer", Hostname: "balancer1"},
+		model.Host{Node: "stray1", Role: "stray"},
 	)
 	v := viewOf(t, small, "balancer")
 	want := `{"pulley::hosts":{"controller":[{"name":"controller2","hostname":"controller2","address":"10.0.0.2","flavor":"m%{literal('%')}1"},` +
@@ -102,7 +102,7 @@ roles:
   web: {cardinality: 2, attributes: {site: ams}, sees: [web, db]}
   db: {cardinality: 1}
 `, "web")
-	list := listOf(agent.Host{Node: "web1_t42", Role: "web"}, agent.Host{Node: "web2_t42", Role: "web"}, agent.Host{Node: "db1", Role: "db"})
+	list := listOf(model.Host{Node: "web1_t42", Role: "web"}, model.Host{Node: "web2_t42", Role: "web"}, model.Host{Node: "db1", Role: "db"})
 	want := `{"pulley::hosts":{"db":[{"name":"db1","hostname":"db1"}],"web":[{"name":"web1_t42","hostname":"web1-t42","attributes":{"site":"ams"}},` +
 		`{"name":"web2_t42","hostname":"web2-t42","attributes":{"rack":"r2","site":"fra"}}]}}`
 	if got := compact(t, document(t, v, list)); got != want {
@@ -122,15 +122,15 @@ func compact(t testing.TB, s string) string {
 // Hiera interpolates data, and Puppet writes it into files that root reads. A machine must not choose a text of it.
 func TestHostileEntriesAreLeftOut(t *testing.T) {
 	v := viewOf(t, small, "watcher")
-	list := map[string]agent.Host{}
+	list := map[string]model.Host{}
 	for i, bad := range []string{
 		"%{lookup('secret')}", "a\nb", `"; rm -rf /`, "$(reboot)", "a b", "\x00", "\x1b[2J", strings.Repeat("x", 1<<20), "-x", "x-.y", "é", "10.0.0.1%eth0", "..", "x/../y",
 	} {
-		list[bad] = agent.Host{Node: bad, Role: "controller"}
-		list[fmt.Sprint("controller", i)] = agent.Host{Node: fmt.Sprint("controller", i), Role: "controller", Hostname: bad, Addresses: []string{bad, "fe80::1%" + bad, fmt.Sprint("10.0.0.1", i)}}
-		list[fmt.Sprint("db", i)] = agent.Host{Node: fmt.Sprint("db", i), Role: bad}
+		list[bad] = model.Host{Node: bad, Role: "controller"}
+		list[fmt.Sprint("controller", i)] = model.Host{Node: fmt.Sprint("controller", i), Role: "controller", Hostname: bad, Addresses: []string{bad, "fe80::1%" + bad, fmt.Sprint("10.0.0.1", i)}}
+		list[fmt.Sprint("db", i)] = model.Host{Node: fmt.Sprint("db", i), Role: bad}
 	}
-	list["controller90"] = agent.Host{Node: "another", Role: "controller"}
+	list["controller90"] = model.Host{Node: "another", Role: "controller"}
 	got := document(t, v, list)
 	for _, bad := range []string{"lookup", "rm -rf", "reboot", "eth0", "fe80", `\u`, "é", "xxx", "another", "db1", ".."} {
 		if strings.Contains(got, bad) {
@@ -140,7 +140,7 @@ func TestHostileEntriesAreLeftOut(t *testing.T) {
 	if n := strings.Count(got, `"address": "10.0.0.1`); n != 14 {
 		t.Errorf("%d of 14 nodes kept their usable address", n)
 	}
-	many := agent.Host{Node: "db1", Role: "db"}
+	many := model.Host{Node: "db1", Role: "db"}
 	for i := range 100_000 {
 		many.Addresses = append(many.Addresses, fmt.Sprintf("10.%d.%d.%d", i>>16, i>>8&255, i&255))
 	}
@@ -179,8 +179,8 @@ func seenFrom(t testing.TB, published map[string]string) (seen Shown, left []str
 	if err != nil {
 		t.Fatal(err)
 	}
-	list := listOf(agent.Host{Node: "controller1", Role: "controller", Addresses: []string{"192.0.2.1", "10.0.0.1"}})
-	nodes, _ := Parse(list, map[string]agent.Export{"controller1": e, "another": e})
+	list := listOf(model.Host{Node: "controller1", Role: "controller", Addresses: []string{"192.0.2.1", "10.0.0.1"}})
+	nodes, _ := Parse(list, map[string]model.Export{"controller1": e, "another": e})
 	return viewOf(t, withExports, "balancer").Shown(nodes, never)["controller"][0], left
 }
 
@@ -207,24 +207,24 @@ func TestExportsAreTheNamedFacts(t *testing.T) {
 // One node with a stolen key must not get the traffic, the name or the SSH trust of another one in the files of all nodes that see it.
 func TestNodeSpeaksOnlyForItself(t *testing.T) {
 	now := time.Now()
-	db := agent.Host{Node: "db1", Role: "db", Addresses: []string{"10.0.0.31", "10.1.0.31"}, Checked: "10.0.0.31", At: now.Add(-time.Hour)}
-	entry := func(checked string, addresses ...string) agent.Host {
-		return agent.Host{Node: "controller1", Role: "controller", Hostname: "db1", Addresses: addresses, Checked: checked, At: now}
+	db := model.Host{Node: "db1", Role: "db", Addresses: []string{"10.0.0.31", "10.1.0.31"}, Checked: "10.0.0.31", At: now.Add(-time.Hour)}
+	entry := func(checked string, addresses ...string) model.Host {
+		return model.Host{Node: "controller1", Role: "controller", Hostname: "db1", Addresses: addresses, Checked: checked, At: now}
 	}
-	fact := func(address string) map[string]agent.Export {
-		return map[string]agent.Export{"controller1": {Facts: map[string]json.RawMessage{"networking.interfaces.eth1.ip": json.RawMessage(`"` + address + `"`)}}}
+	fact := func(address string) map[string]model.Export {
+		return map[string]model.Export{"controller1": {Facts: map[string]json.RawMessage{"networking.interfaces.eth1.ip": json.RawMessage(`"` + address + `"`)}}}
 	}
 	both := fact("10.0.0.77")
 	both["db1"] = both["controller1"]
-	unnamed := map[string]agent.Export{"controller1": {Facts: map[string]json.RawMessage{"": json.RawMessage(`"10.0.0.66"`)}}}
+	unnamed := map[string]model.Export{"controller1": {Facts: map[string]json.RawMessage{"": json.RawMessage(`"10.0.0.66"`)}}}
 	open := strings.Replace(withExports, "networks: [10.0.0.0/8], ", "", 1)
 	if open == withExports {
 		t.Fatal("the file has no networks")
 	}
 	for name, c := range map[string]struct {
 		file    string
-		host    agent.Host
-		exports map[string]agent.Export
+		host    model.Host
+		exports map[string]model.Export
 		address string
 		checked bool
 		db      string
@@ -265,13 +265,13 @@ func TestHostileExportsAreRefused(t *testing.T) {
 		keys[i] = fmt.Sprintf(`"k%d":1`, i)
 	}
 	v := viewOf(t, withExports, "balancer")
-	list := listOf(agent.Host{Node: "controller1", Role: "controller", Addresses: []string{"10.0.0.1"}})
+	list := listOf(model.Host{Node: "controller1", Role: "controller", Addresses: []string{"10.0.0.1"}})
 	for _, bad := range []string{
 		`"%{lookup('secret')}"`, `"a\nb"`, `"\u0000"`, `"\u001b[2J"`, `"\"; rm -rf /"`, `"$(reboot)"`, `"a;b"`, `"é"`, `"\u202e"`, `"a\\b"`, `{"%{x}":1}`, `["<%= x %>"]`,
 		`"` + strings.Repeat("x", 1<<20) + `"`, "{" + strings.Join(keys, ",") + "}", deep, "1e999999", strings.Repeat("9", 5000), "no json", `1 2`, ``, "\xff", `"\ud800"`,
 	} {
 		of := map[string]json.RawMessage{"ssh": json.RawMessage(bad), "site.rack": json.RawMessage(`"r1"`), "secret": json.RawMessage(`"s"`), "%{x}": json.RawMessage("1")}
-		nodes, left := Parse(list, map[string]agent.Export{"controller1": {Facts: of}})
+		nodes, left := Parse(list, map[string]model.Export{"controller1": {Facts: of}})
 		if s := v.Shown(nodes, never)["controller"][0]; len(s.Facts) != 1 || string(s.Facts["site.rack"]) != `"r1"` || left != 0 {
 			t.Errorf("%.60q: the balancer sees %.200s", bad, s.Facts)
 		}
@@ -285,14 +285,14 @@ func TestHostileExportsAreRefused(t *testing.T) {
 	for i := range 100_000 {
 		many[fmt.Sprint("k", i)] = json.RawMessage("1")
 	}
-	if nodes, _ := Parse(list, map[string]agent.Export{"controller1": {Facts: many}}); nodes[0].Exports != nil {
+	if nodes, _ := Parse(list, map[string]model.Export{"controller1": {Facts: many}}); nodes[0].Exports != nil {
 		t.Errorf("one node exports %d facts", len(nodes[0].Exports))
 	}
 	large := map[string]json.RawMessage{}
 	for i := range maxExports {
 		large[fmt.Sprint("k", i)] = json.RawMessage(`"` + strings.Repeat("x", maxText) + `"`)
 	}
-	nodes, _ := Parse(list, map[string]agent.Export{"controller1": {Facts: large}})
+	nodes, _ := Parse(list, map[string]model.Export{"controller1": {Facts: large}})
 	if b, _ := json.Marshal(nodes); len(b) > maxExport+1000 {
 		t.Errorf("one node takes %d bytes", len(b))
 	}
@@ -315,11 +315,11 @@ func TestUnreadableFilesAreRefused(t *testing.T) {
 // hosts.d/ acts on the difference only.
 func TestCompare(t *testing.T) {
 	v := viewOf(t, small, "balancer")
-	one := agent.Host{Node: "controller1", Role: "controller", Hostname: "one"}
-	two := agent.Host{Node: "controller2", Role: "controller", Hostname: "two"}
+	one := model.Host{Node: "controller1", Role: "controller", Hostname: "one"}
+	two := model.Host{Node: "controller2", Role: "controller", Hostname: "two"}
 	moved := two
 	moved.Addresses = []string{"10.0.0.9"}
-	three := agent.Host{Node: "controller3", Role: "controller"}
+	three := model.Host{Node: "controller3", Role: "controller"}
 	before, after := []byte(document(t, v, listOf(one, two))), []byte(document(t, v, listOf(moved, three)))
 	d, err := Compare(before, after)
 	if err != nil || len(d.Added["controller"]) != 1 || d.Added["controller"][0].Name != "controller3" || d.Removed["controller"][0].Name != "controller1" || d.Changed["controller"][0].Address != "10.0.0.9" {
@@ -331,8 +331,8 @@ func TestCompare(t *testing.T) {
 	if d, err := Compare(nil, before); err != nil || len(d.Added["controller"]) != 2 {
 		t.Errorf("the first file: %+v: %v", d, err)
 	}
-	exports := func(key string) map[string]agent.Export {
-		return map[string]agent.Export{"controller1": {Facts: map[string]json.RawMessage{"ssh": json.RawMessage(key)}}}
+	exports := func(key string) map[string]model.Export {
+		return map[string]model.Export{"controller1": {Facts: map[string]json.RawMessage{"ssh": json.RawMessage(key)}}}
 	}
 	v = viewOf(t, withExports, "balancer")
 	var files [][]byte
@@ -358,10 +358,10 @@ func TestCompare(t *testing.T) {
 // Ten thousand hosts delay a run by 150 ms at most; docs/performance.md has the measured time.
 func BenchmarkTenThousandHosts(b *testing.B) {
 	v := viewOf(b, small, "balancer")
-	list := map[string]agent.Host{}
+	list := map[string]model.Host{}
 	for i := range 10_000 {
 		name := fmt.Sprint("controller", i+1)
-		list[name] = agent.Host{Node: name, Role: "controller", Hostname: name, Addresses: []string{fmt.Sprintf("10.0.%d.%d", i>>8, i&255), "192.0.2.1"}}
+		list[name] = model.Host{Node: name, Role: "controller", Hostname: name, Addresses: []string{fmt.Sprintf("10.0.%d.%d", i>>8, i&255), "192.0.2.1"}}
 	}
 	b.ReportAllocs()
 	for b.Loop() {
@@ -373,8 +373,8 @@ func BenchmarkTenThousandHosts(b *testing.B) {
 func TestAliveFollowsTheSigns(t *testing.T) {
 	file := strings.Replace(small, "{networks", "{alive: 1h, networks", 1)
 	v := viewOf(t, file, "balancer")
-	list := listOf(agent.Host{Node: "controller1", Role: "controller"}, agent.Host{Node: "controller2", Role: "controller"}, agent.Host{Node: "controller3", Role: "controller"})
-	after := func(since int64, signs map[string]agent.Export) []byte {
+	list := listOf(model.Host{Node: "controller1", Role: "controller"}, model.Host{Node: "controller2", Role: "controller"}, model.Host{Node: "controller3", Role: "controller"})
+	after := func(since int64, signs map[string]model.Export) []byte {
 		nodes, _ := Parse(list, signs)
 		b, err := v.Document(nodes, func(n Node) bool { return n.Signed > since })
 		if err != nil {
@@ -383,17 +383,17 @@ func TestAliveFollowsTheSigns(t *testing.T) {
 		return b
 	}
 	// Exports of a release without hosts.alive are no sign of life.
-	signs := map[string]agent.Export{"controller1": {Alive: time.Hour, Revision: 20}, "controller2": {Alive: time.Hour, Revision: 10}, "controller3": {Revision: 99}}
+	signs := map[string]model.Export{"controller1": {Alive: time.Hour, Revision: 20}, "controller2": {Alive: time.Hour, Revision: 10}, "controller3": {Revision: 99}}
 	before := after(10, signs)
 	if got, want := compact(t, string(before)), `{"pulley::hosts":{"controller":[{"name":"controller1","hostname":"controller1","flavor":"m%{literal('%')}1","alive":true},`+
 		`{"name":"controller2","hostname":"controller2","flavor":"m%{literal('%')}1","alive":false},{"name":"controller3","hostname":"controller3","flavor":"m%{literal('%')}1","alive":false}],"db":[]}}`; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	signs["controller1"] = agent.Export{Alive: time.Hour, Revision: 30}
+	signs["controller1"] = model.Export{Alive: time.Hour, Revision: 30}
 	if !bytes.Equal(after(15, signs), before) {
 		t.Error("a further sign of life changes the file")
 	}
-	signs["controller2"] = agent.Export{Alive: time.Hour, Revision: 40}
+	signs["controller2"] = model.Export{Alive: time.Hour, Revision: 40}
 	if d, err := Compare(before, after(15, signs)); err != nil || len(d.Changed["controller"]) != 1 || d.Changed["controller"][0].Name != "controller2" || !*d.Changed["controller"][0].Alive {
 		t.Errorf("hooks receive %+v: %v", d, err)
 	}

@@ -13,10 +13,10 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/bounded"
 	"pulley/internal/clip"
+	"pulley/internal/model"
 )
 
 // DefaultSettle is how long a node waits for further changes before it runs for changed nodes.
@@ -101,7 +101,7 @@ func (s settings) alive() (time.Duration, error) {
 
 // ViewOf returns the view of a node by the environment file of the release in the folder tree. It is nil if the node's role
 // sees no nodes. The file is a part of the release: it is signed, staged and rolled back with it.
-func ViewOf(tree string, id agent.Identity) (*View, error) {
+func ViewOf(tree string, id model.Identity) (*View, error) {
 	name, data, err := EnvironmentFile(tree, id.PuppetEnvironment)
 	if err != nil || !mentions.Match(data) {
 		return nil, err

@@ -18,7 +18,7 @@ import (
 	"fmt"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/pki/connect"
 )
 
@@ -92,7 +92,7 @@ type Progress struct {
 	Hostname    string      `json:"hostname,omitempty"`
 	Step        string      `json:"step"`
 	State       string      `json:"state"` // started, done or failed
-	Error       agent.Prose `json:"error,omitempty"`
+	Error       model.Prose `json:"error,omitempty"`
 	Finished    bool        `json:"finished,omitempty"` // the complete first boot is done
 }
 

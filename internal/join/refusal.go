@@ -10,8 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/hieradata"
+	"pulley/internal/model"
 )
 
 // Reason is the code of a refusal. Versions compare codes. Sentence and Hint make the text.
@@ -106,8 +106,8 @@ type Params struct {
 	At          time.Time   `json:"at,omitzero"`     // of the event: joined, removed, expired
 	Server      time.Time   `json:"server,omitzero"` // the server's clock
 	By          string      `json:"by,omitempty"`
-	Why         agent.Prose `json:"why,omitempty"`
-	Problem     agent.Prose `json:"problem,omitempty"` // of a library
+	Why         model.Prose `json:"why,omitempty"`
+	Problem     model.Prose `json:"problem,omitempty"` // of a library
 }
 
 // LogValue returns the parameters that are set, one attribute each.

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // TurnAnswer tells a machine whether it may be provisioned into its Puppet server now.
@@ -13,7 +13,7 @@ type TurnAnswer struct {
 	Wait    Wait          `json:"wait,omitempty"`   // why not
 	Before  int           `json:"before,omitempty"` // machines that wait longer
 	By      string        `json:"by,omitempty"`     // the operator who paused
-	Why     agent.Prose   `json:"why,omitempty"`    // and the reason
+	Why     model.Prose   `json:"why,omitempty"`    // and the reason
 	After   time.Duration `json:"after,omitempty"`  // until the machine asks again, in nanoseconds
 }
 

@@ -20,7 +20,6 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/clip"
 	"pulley/internal/fleet"
@@ -36,7 +35,7 @@ type Query struct {
 	Node, Key  string
 	Merge      string // strategy; "" is that of lookup_options
 	Release    string
-	Generation agent.Generation
+	Generation model.Generation
 	Compile    bool // run the manifests first, so that their top-scope variables have values
 	Explain    bool
 }
@@ -46,7 +45,7 @@ type Answer struct {
 	Node       string           `json:"node"`
 	Key        string           `json:"key"`
 	Release    string           `json:"release"`
-	Generation agent.Generation `json:"data"`
+	Generation model.Generation `json:"data"`
 	Found      bool             `json:"found"`
 	Sensitive  bool             `json:"sensitive,omitempty"` // Puppet redacted the value, or a part of it
 	Value      json.RawMessage  `json:"value,omitempty"`
@@ -76,9 +75,9 @@ func Run(ctx context.Context, s *store.Store, ref model.Ref, q Query) (a Answer,
 		return Answer{}, fmt.Errorf("cannot look up %s: %w on this machine\ninstall it (Debian, Ubuntu: `apt-get install puppet-agent`), or run on %s: pulley-agent puppet -- lookup %s", q.Key, puppet.ErrMissing, q.Node, q.Key)
 	}
 	role := f.RoleOf(q.Node)
-	job := agent.Job{
+	job := model.Job{
 		ID: "lookup", Tree: filepath.Join(dir, "release"), Target: f.Desired(role, q.Node).Wanted(),
-		Identity: agent.Identity{
+		Identity: model.Identity{
 			Node: q.Node, Role: role, Environment: ref.String(), PuppetEnvironment: ref.Environment, Certname: certname(published, q.Node),
 		},
 	}
@@ -133,7 +132,7 @@ func certname(n fleet.NodeFacts, node string) string {
 }
 
 // layers writes the node's live data below root and returns its folder; "" without live data.
-func layers(ctx context.Context, s *store.Store, ref model.Ref, job agent.Job, root string) (string, error) {
+func layers(ctx context.Context, s *store.Store, ref model.Ref, job model.Job, root string) (string, error) {
 	if job.Target.Data == 0 {
 		return "", nil
 	}
@@ -197,7 +196,7 @@ func hide(data string, levels hieradata.Levels, g hieradata.Generation, contents
 }
 
 // seen writes the nodes that the node sees as the data file of its runs; "" if it sees none.
-func seen(ctx context.Context, s *store.Store, ref model.Ref, job agent.Job, dir string) (string, error) {
+func seen(ctx context.Context, s *store.Store, ref model.Ref, job model.Job, dir string) (string, error) {
 	view, err := hosts.ViewOf(job.Tree, job.Identity)
 	if err != nil || view == nil {
 		return "", err
@@ -207,7 +206,7 @@ func seen(ctx context.Context, s *store.Store, ref model.Ref, job agent.Job, dir
 		return "", err
 	}
 	nodes, _ := hosts.Parse(list, exports) // other entries are in no node's data
-	var statuses map[string]agent.Status
+	var statuses map[string]model.Status
 	if view.Alive > 0 {
 		if statuses, err = s.Fleet.Statuses(ctx, ref); err != nil {
 			return "", err
@@ -231,7 +230,7 @@ func seen(ctx context.Context, s *store.Store, ref model.Ref, job agent.Job, dir
 type asked struct {
 	ctx     context.Context
 	puppet  *puppet.Puppet
-	job     agent.Job
+	job     model.Job
 	facts   map[string]json.RawMessage
 	trusted json.RawMessage
 	query   Query

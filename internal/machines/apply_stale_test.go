@@ -8,10 +8,10 @@ import (
 	"testing/synctest"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
+	"pulley/internal/model"
 )
 
 // planned makes a plan, lets something happen, and applies the plan.
@@ -108,7 +108,7 @@ func TestRetireStopsWhenCancelled(t *testing.T) {
 		o.well(fleet(role("web", 2)))
 		o.site.Trouble = nth("ask", 1, 1, hookHang)
 		time.AfterFunc(time.Minute, func() {
-			o.site.Ask("web2", agent.Request{ID: "00000000000000dd", Do: agent.RequestRun, At: time.Now()})
+			o.site.Ask("web2", model.Request{ID: "00000000000000dd", Do: model.RequestRun, At: time.Now()})
 		})
 		began := time.Now()
 		_, err := o.apply(fleet(role("web", 1)))
@@ -141,7 +141,7 @@ func TestApplyCancelsRetirement(t *testing.T) {
 			t.Errorf("the record still has the reasons of the retirement: %+v", r.Reasons)
 		}
 		q := o.site.Hosts()["web2"].Request
-		if why := o.site.held("web2").Why; why != "" || q == nil || q.Do != agent.RequestRun {
+		if why := o.site.held("web2").Why; why != "" || q == nil || q.Do != model.RequestRun {
 			t.Errorf("it is held because %q, and asked for %+v", why, q)
 		}
 		o.site.holdNode("web2", "ann looks at it")

@@ -11,8 +11,8 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/userdata"
 )
 
@@ -71,11 +71,11 @@ type Token struct {
 // Nodes changes single nodes.
 type Nodes interface {
 	// Hold keeps a node from running Puppet while it is retired.
-	Hold(ctx context.Context, node string, h agent.Hold) error
+	Hold(ctx context.Context, node string, h model.Hold) error
 	// Release ends the hold that a retirement set. Any other hold stays; none is no error.
 	Release(ctx context.Context, node string) error
 	// Ask sends a node a request through its entry in the host list. A node without an entry is ErrNotListed.
-	Ask(ctx context.Context, node string, r agent.Request) error
+	Ask(ctx context.Context, node string, r model.Request) error
 	// Remove removes a node from the fleet: its certificate, its etcd user, its entry in the host list, its holds. A node
 	// that does not exist is no error.
 	Remove(ctx context.Context, node, why string) error
@@ -88,12 +88,12 @@ type World struct {
 	Old         *environments.Environment // as stored; nil for a new one
 	OldRevision int64                     // revision at which Old was stored
 	Records     map[string]Record         // by node
-	Hosts       map[string]agent.Host
-	Views       map[string]agent.View // of all registered nodes and all that reported
-	Statuses    map[string]agent.Status
+	Hosts       map[string]model.Host
+	Views       map[string]model.View // of all registered nodes and all that reported
+	Statuses    map[string]model.Status
 	Boots       map[string]Reason     // unfinished first boots of registered nodes that have not reported: WaitsForFirstBoot
 	Released    bool                  // a release is promoted for this environment, so nodes can converge
-	Held        map[string]agent.Hold // the strictest hold of a node, including those of its role and of all nodes
+	Held        map[string]model.Hold // the strictest hold of a node, including those of its role and of all nodes
 	Places      map[string][]string   // by node, as Reader.Places returned them before
 	Machines    []Machine             // at the provider
 	Now         time.Time             // time of the provider's answer
@@ -105,7 +105,7 @@ func (w World) LastReport(node string) (at time.Time, ok bool) {
 	host, registered := w.Hosts[node]
 	st, reported := w.Statuses[node]
 	v, judged := w.Views[node]
-	if !registered || !reported || !judged || v.State == agent.Silent && v.Reason != agent.ReasonLockedOut || v.State == agent.Unregistered {
+	if !registered || !reported || !judged || v.State == model.Silent && v.Reason != model.ReasonLockedOut || v.State == model.Unregistered {
 		return time.Time{}, false
 	}
 	if host.MachineID != "" && st.Machine != "" && host.MachineID != st.Machine {

@@ -1,7 +1,6 @@
 package machines
 
 import (
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/model"
 )
@@ -25,14 +24,14 @@ type RoleHealth struct {
 // Lack is a node that is not converged, and its state; "" for one that is not registered and never reported.
 type Lack struct {
 	Node  string
-	State agent.NodeState
+	State model.NodeState
 }
 
 // maxLacking is the maximum number of named nodes per role.
 const maxLacking = 4
 
 // Judge reports the health of an environment. It ignores nodes that are not in e. Each registered node has a view.
-func Judge(e *environments.Environment, hosts map[string]agent.Host, views map[string]agent.View) Health {
+func Judge(e *environments.Environment, hosts map[string]model.Host, views map[string]model.View) Health {
 	h := Health{Healthy: true, Roles: []RoleHealth{}}
 	for _, r := range e.Roles {
 		one := RoleHealth{Role: r.Name}
@@ -50,7 +49,7 @@ func Judge(e *environments.Environment, hosts map[string]agent.Host, views map[s
 	return h
 }
 
-func (r *RoleHealth) add(node string, hosts map[string]agent.Host, views map[string]agent.View) {
+func (r *RoleHealth) add(node string, hosts map[string]model.Host, views map[string]model.View) {
 	r.Wanted++
 	_, registered := hosts[node]
 	view := views[node]

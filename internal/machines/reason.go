@@ -4,8 +4,8 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/clip"
+	"pulley/internal/model"
 )
 
 // Reason is why a machine is changed, left alone or waited for. It is a code with its parameters, which the comment on
@@ -30,15 +30,15 @@ type Reason struct {
 	Until       time.Time   `json:"until,omitzero"`
 	Seconds     int         `json:"seconds,omitempty"`
 	By          string      `json:"by,omitempty"`
-	Hold        *agent.Hold `json:"hold,omitempty"`    // that the node is under
-	Problem     agent.Prose `json:"problem,omitempty"` // as the provider or the node reported it
+	Hold        *model.Hold `json:"hold,omitempty"`    // that the node is under
+	Problem     model.Prose `json:"problem,omitempty"` // as the provider or the node reported it
 
-	NodeState agent.NodeState `json:"node_state,omitempty"`
-	View      *agent.View     `json:"-"` // of the node; not stored
+	NodeState model.NodeState `json:"node_state,omitempty"`
+	View      *model.View     `json:"-"` // of the node; not stored
 }
 
 // WithView returns the reason with a node's view as its parameter.
-func (r Reason) WithView(v agent.View) Reason {
+func (r Reason) WithView(v model.View) Reason {
 	r.NodeState, r.View = v.State, &v
 	return r
 }
@@ -47,7 +47,7 @@ func (r Reason) WithView(v agent.View) Reason {
 func (r Reason) Span() time.Duration { return time.Duration(r.Seconds) * time.Second }
 
 // Quote returns the text of a provider or a node as a parameter: one line of limited length.
-func Quote(s string) agent.Prose { return agent.Prose(clip.Line(s, 200)) }
+func Quote(s string) model.Prose { return model.Prose(clip.Line(s, 200)) }
 
 // Has reports whether one of the reasons has a code.
 func Has(all []Reason, c Code) bool {

@@ -3,7 +3,7 @@ package machines
 import (
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // Phase is the state of a node's machine in its record.
@@ -35,7 +35,7 @@ type Record struct {
 	Ask     string      `json:"ask,omitempty"`     // id of the last request to the node
 	Joined  bool        `json:"joined,omitempty"`  // its node was in the host list since it was made
 	Drained bool        `json:"drained,omitempty"` // Retiring: its hooks ran, or were skipped
-	Problem agent.Prose `json:"problem,omitempty"` // error of the last try
+	Problem model.Prose `json:"problem,omitempty"` // error of the last try
 	Reasons []Reason    `json:"reasons,omitempty"` // Retiring: the reasons
 	// that the policy for rollouts limits, of a node that leaves or whose machine is replaced: the next apply counts it in them
 	Places []string `json:"places,omitempty"`

@@ -6,7 +6,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
@@ -121,7 +120,7 @@ func TestRetireOfAMember(t *testing.T) {
 		o.site.Join(old, "web")
 		member := func(r *environments.Role) { r.Members = []string{old} }
 		speaks := func() {
-			o.site.Report(agent.Status{Node: old, Role: "web", Phase: agent.Idle, SeenAt: time.Now(), Settings: agent.DefaultSettings(), Answer: &agent.Answer{ID: o.asked(old)}})
+			o.site.Report(model.Status{Node: old, Role: "web", Phase: model.Idle, SeenAt: time.Now(), Settings: model.DefaultSettings(), Answer: &model.Answer{ID: o.asked(old)}})
 		}
 		speaks()
 		if _, err := o.apply(fleet(role("web", 1, member))); err != nil {
@@ -306,7 +305,7 @@ func TestRetireWaitsForUnavailableNodes(t *testing.T) {
 		quick := func(r *environments.Role) { r.Replace.Timeout = model.Duration(5 * time.Minute) } // simulated nodes are silent after 20
 		o := newOperator(t)
 		o.well(racked(fleet(role("web", 2, quick)), racks))
-		held := agent.Hold{Scope: "nodes/web1", Mode: agent.Stop, Who: "ann", Since: time.Now()}
+		held := model.Hold{Scope: "nodes/web1", Mode: model.Stop, Who: "ann", Since: time.Now()}
 		o.site.holds["web1"] = held
 		want := racked(fleet(role("web", 1, quick)), racks)
 		if p := strings.Join(render.Plan(o.plan(want).Plan), "\n"); !strings.Contains(p, "; it waits for web1 of rack=r1: ") {
@@ -381,7 +380,7 @@ func (s *sim) serves(node string) (ok bool) {
 		_, recorded := s.records[node]
 		_, listed := s.hosts[node]
 		_, held := s.holds[node]
-		ok = !recorded && !listed || listed && !held && s.view(node).State == agent.Converged
+		ok = !recorded && !listed || listed && !held && s.view(node).State == model.Converged
 	})
 	return ok
 }
@@ -393,7 +392,7 @@ func TestWaitingForAPlaceOccupiesNoSlot(t *testing.T) {
 		quick := func(r *environments.Role) { r.Replace.Timeout = model.Duration(5 * time.Minute) }
 		o := newOperator(t)
 		o.well(racked(fleet(role("web", 3, quick)), racks))
-		o.site.holds["web1"] = agent.Hold{Scope: "nodes/web1", Mode: agent.Stop, Who: "ann", Since: time.Now()}
+		o.site.holds["web1"] = model.Hold{Scope: "nodes/web1", Mode: model.Stop, Who: "ann", Since: time.Now()}
 		o.set = func(a *apply.Applier) { a.Parallel = 1 }
 		o.events = nil
 		begun := time.Now()
@@ -455,15 +454,15 @@ func TestReplacedNodesCountUntilTheyConverge(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		edit   func(*machines.Record)
-		status *agent.Status // also: it is registered
+		status *model.Status // also: it is registered
 		waits  bool
 	}{
 		{"it is drained", func(r *machines.Record) { r.Phase = machines.Retiring }, nil, true},
 		{"its machine is ordered", func(r *machines.Record) { r.Phase = machines.Making }, nil, true},
 		{"its machine boots", func(*machines.Record) {}, nil, true},
-		{"it did not report", func(r *machines.Record) { r.Joined = true }, &agent.Status{SeenAt: at.Add(-time.Hour)}, true},
-		{"it has not converged", func(r *machines.Record) { r.Joined = true }, &agent.Status{SeenAt: at.Add(time.Minute)}, true},
-		{"it has converged", func(r *machines.Record) { r.Joined = true }, &agent.Status{SeenAt: at.Add(time.Minute), LastGood: agent.Target{Release: "1", Tree: "aa"}}, false},
+		{"it did not report", func(r *machines.Record) { r.Joined = true }, &model.Status{SeenAt: at.Add(-time.Hour)}, true},
+		{"it has not converged", func(r *machines.Record) { r.Joined = true }, &model.Status{SeenAt: at.Add(time.Minute)}, true},
+		{"it has converged", func(r *machines.Record) { r.Joined = true }, &model.Status{SeenAt: at.Add(time.Minute), LastGood: model.Target{Release: "1", Tree: "aa"}}, false},
 		{"an operator removed it", func(r *machines.Record) { r.Joined = true }, nil, false},
 		{"it is a new node", func(r *machines.Record) { r.Places = nil }, nil, false},
 	} {
@@ -471,11 +470,11 @@ func TestReplacedNodesCountUntilTheyConverge(t *testing.T) {
 			rec := kept
 			c.edit(&rec)
 			w := machines.World{
-				Records: map[string]machines.Record{"web1": rec}, Hosts: map[string]agent.Host{"web2": {Node: "web2"}}, Released: true,
-				Places: map[string][]string{"web2": {"rack=r1"}}, Statuses: map[string]agent.Status{}, Views: map[string]agent.View{},
+				Records: map[string]machines.Record{"web1": rec}, Hosts: map[string]model.Host{"web2": {Node: "web2"}}, Released: true,
+				Places: map[string][]string{"web2": {"rack=r1"}}, Statuses: map[string]model.Status{}, Views: map[string]model.View{},
 			}
 			if c.status != nil {
-				w.Hosts["web1"], w.Places["web1"], w.Statuses["web1"] = agent.Host{Node: "web1", At: at}, []string{"rack=r1"}, *c.status
+				w.Hosts["web1"], w.Places["web1"], w.Statuses["web1"] = model.Host{Node: "web1", At: at}, []string{"rack=r1"}, *c.status
 			}
 			plan.Recall(e, w)
 			if why := plan.MayRetire(e, w, "web2", nil); (why != nil) != c.waits {

@@ -3,8 +3,8 @@ package machines_test
 import (
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 )
 
 // The events of a site besides those of applies: of its provider, its machines and nodes, and of other operators.
@@ -15,7 +15,7 @@ func (s *sim) hide(what hides, lasts time.Duration) {
 }
 
 // Demote removes the promoted release.
-func (s *sim) Demote() { s.locked(func() { s.target = agent.Target{} }) }
+func (s *sim) Demote() { s.locked(func() { s.target = model.Target{} }) }
 
 // plant adds a running machine that was never ordered.
 func (s *sim) plant(name string, mark machines.Mark) (m machines.Machine) {
@@ -49,11 +49,11 @@ func (s *sim) kill(id string, state machines.State) {
 
 // Join adds a node without a machine here to the host list.
 func (s *sim) Join(node, role string) {
-	s.locked(func() { s.hosts[node] = agent.Host{Node: node, Role: role, At: s.Now().UTC(), By: "bootstrap"} })
+	s.locked(func() { s.hosts[node] = model.Host{Node: node, Role: role, At: s.Now().UTC(), By: "bootstrap"} })
 }
 
 // Report writes a node's status.
-func (s *sim) Report(st agent.Status) {
+func (s *sim) Report(st model.Status) {
 	s.locked(func() { s.statuses[st.Node], s.said[st.Node] = st, s.moment() })
 }
 
@@ -71,14 +71,14 @@ func (s *sim) enroll(node, role string, mark machines.Mark) (m machines.Machine)
 		}
 		now := s.Now()
 		b.State, b.node, b.joined, b.retired, b.joinedAt, b.converges = machines.Running, node, true, false, now, now
-		s.hosts[node] = agent.Host{Node: node, Role: role, Addresses: b.Addresses, MachineID: b.ID, At: now.UTC(), By: "bootstrap"}
+		s.hosts[node] = model.Host{Node: node, Role: role, Addresses: b.Addresses, MachineID: b.ID, At: now.UTC(), By: "bootstrap"}
 		m = b.Machine
 	})
 	return m
 }
 
 // Ask sends a node a request from outside the apply.
-func (s *sim) Ask(node string, q agent.Request) {
+func (s *sim) Ask(node string, q model.Request) {
 	s.locked(func() {
 		if h, ok := s.hosts[node]; ok {
 			h.Request = &q
@@ -92,7 +92,7 @@ func (s *sim) holdNode(node, why string) {
 	s.locked(func() {
 		delete(s.holds, node)
 		if why != "" {
-			s.holds[node] = agent.Hold{Scope: "nodes/" + node, Mode: agent.Freeze, Kind: agent.OperatorHold, Why: agent.Prose(why)}
+			s.holds[node] = model.Hold{Scope: "nodes/" + node, Mode: model.Freeze, Kind: model.OperatorHold, Why: model.Prose(why)}
 		}
 	})
 }
@@ -120,7 +120,7 @@ func (s *sim) take(node, id string) {
 			if b.ID == id {
 				now := s.Now()
 				b.joined, b.node, b.joinedAt, b.converges = true, node, now, now
-				s.hosts[node] = agent.Host{Node: node, Role: roleOf(node), Hostname: b.Name, Addresses: b.Addresses, MachineID: b.ID, At: now.UTC(), By: "bootstrap"}
+				s.hosts[node] = model.Host{Node: node, Role: roleOf(node), Hostname: b.Name, Addresses: b.Addresses, MachineID: b.ID, At: now.UTC(), By: "bootstrap"}
 			}
 		}
 	})
@@ -132,10 +132,10 @@ func (s *sim) retiring(node string) {
 	s.locked(func() {
 		r, h := s.records[node], s.hosts[node]
 		r.Phase, r.Ask, r.At = machines.Retiring, "00000000000000cc", s.Now().UTC()
-		h.Request = &agent.Request{ID: r.Ask, Do: agent.RequestRetire, At: r.At}
+		h.Request = &model.Request{ID: r.Ask, Do: model.RequestRetire, At: r.At}
 		s.answers[r.Ask] = string(hookHang)
 		s.records[node], s.hosts[node] = r, h
-		s.holds[node] = agent.Hold{Scope: "nodes/" + node, Mode: agent.Stop, Kind: agent.RetirementHold, Why: "the file calls for 1"}
+		s.holds[node] = model.Hold{Scope: "nodes/" + node, Mode: model.Stop, Kind: model.RetirementHold, Why: "the file calls for 1"}
 	})
 }
 

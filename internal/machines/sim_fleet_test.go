@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/userdata"
 )
@@ -23,7 +23,7 @@ func (x *session) World(ctx context.Context) (w machines.World, err error) {
 	err = x.call(ctx, "world", false, func(fault) error {
 		w = machines.World{
 			Old: s.spec, OldRevision: s.revision, Records: maps.Clone(s.records), Hosts: maps.Clone(s.hosts), Statuses: maps.Clone(s.statuses),
-			Views: map[string]agent.View{}, Boots: map[string]machines.Reason{}, Held: map[string]agent.Hold{}, Released: !s.target.IsZero(), Now: s.Now(),
+			Views: map[string]model.View{}, Boots: map[string]machines.Reason{}, Held: map[string]model.Hold{}, Released: !s.target.IsZero(), Now: s.Now(),
 		}
 		for node, h := range s.holds {
 			w.Held[node] = h
@@ -70,18 +70,18 @@ func (x *session) Unchanged(ctx context.Context, w machines.World) (same bool, e
 	return same, err
 }
 
-func (s *modelled) view(node string) agent.View {
-	d := agent.Desired{Default: s.target}
+func (s *modelled) view(node string) model.View {
+	d := model.Desired{Default: s.target}
 	if h, ok := s.hosts[node]; ok {
 		d.Host = &h
 	}
 	if h, ok := s.holds[node]; ok {
-		d.Holds = []agent.Hold{h}
+		d.Holds = []model.Hold{h}
 	}
 	if st, ok := s.statuses[node]; ok {
-		return agent.Look(&st, d, s.Now())
+		return model.Look(&st, d, s.Now())
 	}
-	return agent.Look(nil, d, s.Now())
+	return model.Look(nil, d, s.Now())
 }
 
 // Acts implements machines.Fleet.
@@ -233,7 +233,7 @@ func (x *session) Userdata(o machines.Order, _ environments.Role, _ userdata.For
 }
 
 // Hold implements machines.Fleet.
-func (x *session) Hold(ctx context.Context, node string, h agent.Hold) error {
+func (x *session) Hold(ctx context.Context, node string, h model.Hold) error {
 	return x.call(ctx, "hold", false, func(fault) error {
 		x.site.holds[node] = h
 		return nil
@@ -243,7 +243,7 @@ func (x *session) Hold(ctx context.Context, node string, h agent.Hold) error {
 // Release implements machines.Fleet.
 func (x *session) Release(ctx context.Context, node string) error {
 	return x.call(ctx, "release", false, func(fault) error {
-		if x.site.holds[node].Kind == agent.RetirementHold {
+		if x.site.holds[node].Kind == model.RetirementHold {
 			delete(x.site.holds, node)
 		}
 		return nil
@@ -251,7 +251,7 @@ func (x *session) Release(ctx context.Context, node string) error {
 }
 
 // Ask implements machines.Fleet.
-func (x *session) Ask(ctx context.Context, node string, q agent.Request) error {
+func (x *session) Ask(ctx context.Context, node string, q model.Request) error {
 	s := x.site
 	return x.call(ctx, "ask", false, func(f fault) error {
 		h, ok := s.hosts[node]

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 )
 
 // pass advances all machines to the present: they are built, join, converge, answer and end.
@@ -42,7 +42,7 @@ func (s *modelled) live(b *box, now time.Time) {
 		s.join(b, at)
 	}
 	host, listed := s.hosts[b.node]
-	if listed && host.Request != nil && host.Request.Do == agent.RequestRun {
+	if listed && host.Request != nil && host.Request.Do == model.RequestRun {
 		b.retired = false // the retirement is cancelled
 	}
 	if b.joined && !b.retired && listed && host.MachineID == b.ID && !now.Before(b.joinedAt.Add(s.FirstBoot)) {
@@ -59,13 +59,13 @@ func (s *modelled) join(b *box, at time.Time) {
 	}
 	s.tokens[string(b.userdata)] = token{node: t.node, dead: true}
 	b.joined, b.node, b.joinedAt, b.converges = true, t.node, at, at.Add(convergeTakes)
-	s.hosts[t.node] = agent.Host{Node: t.node, Role: roleOf(t.node), Hostname: b.Name, Addresses: b.Addresses, MachineID: b.ID, At: at.UTC(), By: "bootstrap"}
+	s.hosts[t.node] = model.Host{Node: t.node, Role: roleOf(t.node), Hostname: b.Name, Addresses: b.Addresses, MachineID: b.ID, At: at.UTC(), By: "bootstrap"}
 }
 
 // report writes the node's status: once a minute, as real nodes do, and after a request.
-func (s *modelled) report(b *box, host agent.Host, now time.Time) {
+func (s *modelled) report(b *box, host model.Host, now time.Time) {
 	seen := b.joinedAt.Add(now.Sub(b.joinedAt).Truncate(reportInterval))
-	st := agent.Status{Node: b.node, Role: host.Role, Phase: agent.Idle, Machine: b.ID, Settings: agent.DefaultSettings(), Target: s.target}
+	st := model.Status{Node: b.node, Role: host.Role, Phase: model.Idle, Machine: b.ID, Settings: model.DefaultSettings(), Target: s.target}
 	if b.fate != noRun && !now.Before(b.converges) {
 		seen = latest(seen, b.converges)
 		st.LastGood, st.Enforcing = s.target, s.target
@@ -77,11 +77,11 @@ func (s *modelled) report(b *box, host agent.Host, now time.Time) {
 	if q := host.Request; q != nil && (st.Answer == nil || st.Answer.ID != q.ID) {
 		at, problem := latest(q.At, b.joinedAt).Add(answerTakes), s.answers[q.ID]
 		if !now.Before(at) && problem != string(hookHang) {
-			st.Answer, seen = &agent.Answer{ID: q.ID}, latest(seen, at)
+			st.Answer, seen = &model.Answer{ID: q.ID}, latest(seen, at)
 			if problem != "" {
-				st.Answer.Problem = agent.Problem{Code: agent.HookFailed, Text: agent.Prose(problem)}
+				st.Answer.Problem = model.Problem{Code: model.HookFailed, Text: model.Prose(problem)}
 			}
-			b.retired = q.Do == agent.RequestRetire && problem == ""
+			b.retired = q.Do == model.RequestRetire && problem == ""
 		}
 	}
 	st.SeenAt = seen.UTC()

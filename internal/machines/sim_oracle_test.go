@@ -4,7 +4,6 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
 	"pulley/internal/machines/plan"
@@ -40,7 +39,7 @@ func (s *modelled) alive(b *box) bool {
 	h, listed := s.hosts[b.node]
 	st, reported := s.statuses[b.node]
 	return b.State == machines.Running && b.goneAt.IsZero() && b.joined && listed && h.MachineID == b.ID && reported && st.Machine == b.ID &&
-		s.view(b.node).State != agent.Silent
+		s.view(b.node).State != model.Silent
 }
 
 // wants reports whether the aim has a node of this name, and its role.
@@ -105,7 +104,7 @@ func (x *session) watches(have, next machines.Record) {
 	case s.holds[next.Node].Mode != "":
 		s.violated("a watch touched %s, which is under a hold", next.Node)
 	}
-	if _, reported := s.statuses[next.Node]; reported && s.view(next.Node).State != agent.Silent && s.hosts[next.Node].Node != "" {
+	if _, reported := s.statuses[next.Node]; reported && s.view(next.Node).State != model.Silent && s.hosts[next.Node].Node != "" {
 		s.violated("a watch touched %s, which reported lately", next.Node)
 	}
 	now := s.Now()

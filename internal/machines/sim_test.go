@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
 	"pulley/internal/model"
@@ -34,11 +33,11 @@ type modelled struct {
 	count    int
 	spec     *environments.Environment
 	revision int64
-	target   agent.Target
+	target   model.Target
 	records  map[string]machines.Record
-	hosts    map[string]agent.Host
-	holds    map[string]agent.Hold
-	statuses map[string]agent.Status
+	hosts    map[string]model.Host
+	holds    map[string]model.Hold
+	statuses map[string]model.Status
 	answers  map[string]string // by request: the answer of the node; hookHang for none
 	tokens   map[string]token
 	payloads int // number of payloads that were made
@@ -100,8 +99,8 @@ type box struct {
 // newSim returns an empty Sim with a promoted release.
 func newSim(ref model.Ref, now func() time.Time) *sim {
 	return &sim{modelled{
-		Ref: ref, Now: now, target: agent.Target{Release: "1.0.0", Tree: "aa"},
-		records: map[string]machines.Record{}, hosts: map[string]agent.Host{}, holds: map[string]agent.Hold{}, statuses: map[string]agent.Status{},
+		Ref: ref, Now: now, target: model.Target{Release: "1.0.0", Tree: "aa"},
+		records: map[string]machines.Record{}, hosts: map[string]model.Host{}, holds: map[string]model.Hold{}, statuses: map[string]model.Status{},
 		answers: map[string]string{}, tokens: map[string]token{}, said: map[string]int{}, off: map[string]int{}, booked: map[string]time.Time{},
 		members: map[string]bool{},
 	}}
@@ -197,7 +196,7 @@ func (s *sim) Records() (all map[string]machines.Record) {
 }
 
 // Hosts returns a copy of the host list.
-func (s *sim) Hosts() (all map[string]agent.Host) {
+func (s *sim) Hosts() (all map[string]model.Host) {
 	s.locked(func() { all = maps.Clone(s.hosts) })
 	return all
 }
@@ -221,7 +220,7 @@ func (s *sim) Pending() (any bool) {
 }
 
 // held returns the hold of a node itself, without its role's.
-func (s *sim) held(node string) (h agent.Hold) {
+func (s *sim) held(node string) (h model.Hold) {
 	s.locked(func() { h = s.holds[node] })
 	return h
 }

@@ -3,6 +3,7 @@
 package model
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 
@@ -42,3 +43,12 @@ func Cannot(verb, object string, flaw *Error) error {
 
 // Quoted returns s quoted for a message, cut to a length that does not flood the terminal.
 func Quoted(s string) string { return strconv.Quote(clip.Text(s, 70)) }
+
+// The sentinel errors that a Control's errors wrap.
+var (
+	ErrUnreachable = errors.New("etcd is unreachable")
+	ErrClock       = errors.New("a clock contradicts a certificate") // always together with ErrUnreachable
+	ErrRevoked     = errors.New("etcd has no such user (any more)")
+	ErrNoHosts     = errors.New("the host list was never read")
+	ErrChanged     = errors.New("the desired state changed meanwhile")
+)

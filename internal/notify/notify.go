@@ -18,7 +18,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"pulley/agent"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
@@ -148,18 +147,18 @@ func (n *Notifier) Flood(ref model.Ref, f store.Flood) {
 // blocks.
 func (n *Notifier) Rollout(ref model.Ref, kind store.NoticeKind, p *rollout.Plan, what, text string) {
 	n.send(store.Notice{
-		ID: id(kind, ref, p.ID, p.Nonce, what), Kind: kind, Environment: ref.String(), Rollout: p.ID, Problem: agent.Prose(text),
+		ID: id(kind, ref, p.ID, p.Nonce, what), Kind: kind, Environment: ref.String(), Rollout: p.ID, Problem: model.Prose(text),
 	}, ref.String()+" "+p.ID+p.Nonce)
 }
 
 // HoldEnded sends a notice of a hold that its time ended. It never blocks.
-func (n *Notifier) HoldEnded(ref model.Ref, h agent.Hold) {
+func (n *Notifier) HoldEnded(ref model.Ref, h model.Hold) {
 	kind := store.HoldEnded
 	n.send(store.Notice{ID: id(kind, ref, h.Scope, h.Until.UTC().Format(time.RFC3339)), Kind: kind, Environment: ref.String(), Hold: &h}, "")
 }
 
 // WentBack sends a notice of an environment whose etcd went back in time. It never blocks.
-func (n *Notifier) WentBack(ref model.Ref, epoch agent.Epoch) {
+func (n *Notifier) WentBack(ref model.Ref, epoch model.Epoch) {
 	kind := store.WentBack
 	n.send(store.Notice{ID: id(kind, ref, fmt.Sprint(epoch)), Kind: kind, Environment: ref.String()}, "")
 }
@@ -314,10 +313,10 @@ func (n *Notifier) attempt(ctx context.Context, d *delivery) (settled bool) {
 				n.Sent.Inc()
 			}
 		case errors.As(err, &unsure):
-			d.done, d.unsure, d.Error = append(d.done, s.name), true, agent.Prose(err.Error())
+			d.done, d.unsure, d.Error = append(d.done, s.name), true, model.Prose(err.Error())
 			n.Log.Error("a notice may not have been sent", attrs(d.Notice, "to", s.name, "error", err)...)
 		default:
-			d.State, d.Error = store.NoticeFailed, agent.Prose(err.Error())
+			d.State, d.Error = store.NoticeFailed, model.Prose(err.Error())
 			n.Log.Warn("cannot send a notice", attrs(d.Notice, "to", s.name, "attempt", d.Attempts, "error", err)...)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/model"
 	"pulley/internal/store"
 )
@@ -24,7 +23,7 @@ type Trouble struct {
 	Release string
 	Nodes   []string // the first of Count
 	Count   int
-	Text    agent.Prose
+	Text    model.Prose
 	Stuck   bool // announced once more, as nodes_stuck
 }
 
@@ -179,7 +178,7 @@ func (n *Notifier) Drifted(ref model.Ref, resource string, more int, nodes []str
 	}
 	return n.send(store.Notice{
 		ID: id(kind, ref, resource, n.Now().UTC().Format(time.DateOnly)), Kind: kind, Environment: ref.String(), Nodes: nodes[:min(len(nodes), MaxNames)], Count: len(nodes),
-		Problem: agent.Prose(text),
+		Problem: model.Prose(text),
 	}, string(kind)+" "+ref.String())
 }
 
@@ -187,7 +186,7 @@ func (n *Notifier) Drifted(ref model.Ref, resource string, more int, nodes []str
 // the notice is queued, and never blocks.
 func (n *Notifier) Removed(ref model.Ref, r store.Removal, nodes []string) bool {
 	kind := store.NodesRemoved
-	why := agent.Prose(strings.TrimSuffix("by "+r.By+": "+string(r.Why), ": "))
+	why := model.Prose(strings.TrimSuffix("by "+r.By+": "+string(r.Why), ": "))
 	if r.Left {
 		why = "they left the fleet"
 	}

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/model"
 	"pulley/internal/release"
@@ -542,7 +541,7 @@ func (a *audit) dataOf(ctx context.Context, ref model.Ref) error {
 
 // generationsOf returns the digests of the generations in an environment's history and targets, and the generations
 // that a target uses now.
-func generationsOf(ctx context.Context, s *store.Store, ref model.Ref) (digests map[agent.Generation]string, wanted map[agent.Generation]bool, err error) {
+func generationsOf(ctx context.Context, s *store.Store, ref model.Ref) (digests map[model.Generation]string, wanted map[model.Generation]bool, err error) {
 	d, err := s.Targets.Desires(ctx, ref)
 	if err != nil {
 		return nil, nil, err
@@ -551,8 +550,8 @@ func generationsOf(ctx context.Context, s *store.Store, ref model.Ref) (digests 
 	if err != nil {
 		return nil, nil, err
 	}
-	digests, wanted = map[agent.Generation]string{}, map[agent.Generation]bool{}
-	name := func(t agent.Target) {
+	digests, wanted = map[model.Generation]string{}, map[model.Generation]bool{}
+	name := func(t model.Target) {
 		if t.Data > 0 {
 			digests[t.Data] = t.DataDigest
 		}
@@ -561,7 +560,7 @@ func generationsOf(ctx context.Context, s *store.Store, ref model.Ref) (digests 
 		name(c.Before)
 		name(c.After)
 	}
-	for _, t := range slices.Concat([]agent.Target{d.Default}, slices.Collect(maps.Values(d.Roles)), slices.Collect(maps.Values(d.Nodes))) {
+	for _, t := range slices.Concat([]model.Target{d.Default}, slices.Collect(maps.Values(d.Roles)), slices.Collect(maps.Values(d.Nodes))) {
 		name(t)
 		wanted[t.Data] = true
 	}

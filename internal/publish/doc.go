@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"strconv"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/release/content"
 	"pulley/internal/store"
 )
@@ -140,7 +140,7 @@ type Reporter struct {
 
 // fatal reports whether the connection or the caller caused an error, and not the content.
 func fatal(ctx context.Context, err error) bool {
-	return err != nil && (ctx.Err() != nil || errors.Is(err, agent.ErrUnreachable))
+	return err != nil && (ctx.Err() != nil || errors.Is(err, model.ErrUnreachable))
 }
 
 // damaged adds the remedy to an error about content in etcd.

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/bounded"
 	"pulley/internal/child"
 	"pulley/internal/clip"
+	"pulley/internal/model"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
 )
@@ -152,7 +152,7 @@ func Program(ctx context.Context, s *release.Releases, p Programs, w Wish, r Rep
 		}
 	}()
 	record := release.AgentRelease{
-		Version: p.Version, Platforms: map[string]content.Program{}, Message: agent.Prose(w.Message), Author: w.By, At: w.At.UTC().Truncate(time.Second),
+		Version: p.Version, Platforms: map[string]content.Program{}, Message: model.Prose(w.Message), Author: w.By, At: w.At.UTC().Truncate(time.Second),
 	}
 	done := ProgramResult{Signed: w.Key != nil}
 	for platform, program := range p.Files {

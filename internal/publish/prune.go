@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/store"
@@ -55,7 +55,7 @@ type KeptRelease struct {
 	Reason      KeptReason  `json:"reason"`
 	Environment string      `json:"environment,omitempty"`
 	Scope       string      `json:"scope,omitempty"` // all nodes, role R or node N
-	Epoch       agent.Epoch `json:"epoch,omitempty"`
+	Epoch       model.Epoch `json:"epoch,omitempty"`
 	Place       int         `json:"place,omitempty"` // from 1
 }
 
@@ -185,7 +185,7 @@ func planPrune(f store.PruneFacts, o PruneOptions, now time.Time, references fun
 		}
 	}
 	for _, e := range f.Environments {
-		data := map[agent.Generation]bool{}
+		data := map[model.Generation]bool{}
 		for _, u := range needed(e, o, now) {
 			keep(u.KeptRelease)
 			data[u.data] = true
@@ -216,7 +216,7 @@ func planPrune(f store.PruneFacts, o PruneOptions, now time.Time, references fun
 // need is a target in use, with the reason to keep its release.
 type need struct {
 	KeptRelease
-	data agent.Generation
+	data model.Generation
 }
 
 // needed lists the targets in use and the targets of possible rollbacks.
@@ -227,7 +227,7 @@ func needed(e store.PruneEnvironment, o PruneOptions, now time.Time) []need {
 	}
 	for i, c := range e.History {
 		if i < o.Changes || now.Sub(c.At) <= o.History {
-			for _, t := range []agent.Target{c.After, c.Before} {
+			for _, t := range []model.Target{c.After, c.Before} {
 				all = append(all, need{KeptRelease{Version: t.Release, Reason: KeptRollback, Environment: e.Name, Epoch: c.Epoch}, t.Data})
 			}
 			if c.Rollout != nil {
@@ -240,14 +240,14 @@ func needed(e store.PruneEnvironment, o PruneOptions, now time.Time) []need {
 
 // planData keeps the needed and the young generations with their layers, and the newest generation, which determines the next number.
 // The history does not name a generation whose rollout never completed.
-func (p *PrunePlan) planData(e store.PruneEnvironment, needed map[agent.Generation]bool) {
-	last := agent.Generation(0)
+func (p *PrunePlan) planData(e store.PruneEnvironment, needed map[model.Generation]bool) {
+	last := model.Generation(0)
 	for _, g := range e.Generations {
-		last = max(last, agent.Generation(g.Number))
+		last = max(last, model.Generation(g.Number))
 	}
 	layers := map[string]bool{}
 	for _, g := range e.Generations {
-		if n := agent.Generation(g.Number); n != last && !needed[n] && p.now.Sub(g.At) > p.options.History {
+		if n := model.Generation(g.Number); n != last && !needed[n] && p.now.Sub(g.At) > p.options.History {
 			p.Generations = append(p.Generations, store.GenerationKey{Environment: e.Name, Number: n})
 			continue
 		}

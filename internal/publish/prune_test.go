@@ -8,8 +8,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/hieradata"
+	"pulley/internal/model"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/store"
@@ -30,8 +30,8 @@ func twoObjects(r content.Record) ([]content.Object, error) {
 	return []content.Object{{Hash: r.Base.Index.Hash}, {Hash: fmt.Sprintf("pack%d", r.Base.Seq/10)}}, nil
 }
 
-func to(release string, data agent.Generation) agent.Target {
-	return agent.Target{Release: release, Data: data}
+func to(release string, data model.Generation) model.Target {
+	return model.Target{Release: release, Data: data}
 }
 
 func removed(p PrunePlan) string {
@@ -64,7 +64,7 @@ func TestPrunePlanKeepsNeededReleases(t *testing.T) {
 		f.Uses, f.History = uses, history
 		return []store.PruneEnvironment{f}
 	}
-	old := func(epoch agent.Epoch, days int, before, after agent.Target) store.Change {
+	old := func(epoch model.Epoch, days int, before, after model.Target) store.Change {
 		return store.Change{Epoch: epoch, Before: before, After: after, At: planned.AddDate(0, 0, -days)}
 	}
 	rolled := store.Change{Epoch: 2, Rollout: &store.Started{Target: to("", 1)}, At: planned.AddDate(-1, 0, 0)}
@@ -91,7 +91,7 @@ func TestPrunePlanKeepsNeededReleases(t *testing.T) {
 			"1.0.0 1.1.0 1.0.0/5 gone/1 stray"},
 		{"what is not published", with(store.PruneEnvironment{Name: "dev"}, []store.Use{{Target: to("9.0.0", 0)}}), PruneOptions{Keep: 5}, "1.0.0/5 gone/1 stray"},
 		{"the newest data, and its layers", with(data, nil), PruneOptions{Keep: 5}, "1.0.0/5 gone/1 stray dev:1 dev:2 dev:b dev:c"},
-		{"data that a node runs, and that a rollback needs", with(data, []store.Use{{Target: to("", 2)}}, old(1, 400, to("1.4.0", 1), agent.Target{})), PruneOptions{Keep: 5, Changes: 1}, "1.0.0/5 gone/1 stray dev:c"},
+		{"data that a node runs, and that a rollback needs", with(data, []store.Use{{Target: to("", 2)}}, old(1, 400, to("1.4.0", 1), model.Target{})), PruneOptions{Keep: 5, Changes: 1}, "1.0.0/5 gone/1 stray dev:c"},
 		{"data of a rollout that was reverted", with(data, nil, rolled), PruneOptions{Keep: 5, Changes: 1}, "1.0.0/5 gone/1 stray dev:2 dev:b dev:c"},
 		{"young data, which the history need not name", with(young, nil), PruneOptions{Keep: 5, History: time.Hour}, "1.0.0/5 gone/1 stray dev:1 dev:c"},
 		{"data of another environment", append(with(data, nil), store.PruneEnvironment{Name: "production", Uses: []store.Use{{Target: to("", 2)}}}), PruneOptions{Keep: 5},

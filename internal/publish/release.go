@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/model"
 	"pulley/internal/publish/controlrepo"
 	"pulley/internal/publish/source"
@@ -164,7 +163,7 @@ func (b *build) releases(ctx context.Context) ([]release.SignedRelease, error) {
 func (f *Folder) record(w Wish) release.Release {
 	facts := f.Facts
 	r := release.Release{
-		Version: w.Version, Commit: facts.Commit, Ref: facts.Ref, Dirty: facts.Dirty, Message: agent.Prose(w.Message), Author: w.By,
+		Version: w.Version, Commit: facts.Commit, Ref: facts.Ref, Dirty: facts.Dirty, Message: model.Prose(w.Message), Author: w.By,
 		CommitAuthor: facts.CommitAuthor, Modules: string(facts.Modules), FirstCommit: facts.First, At: w.At.UTC().Truncate(time.Second),
 	}
 	for _, e := range f.Manifest.Entries {
@@ -181,7 +180,7 @@ func (f *Folder) record(w Wish) release.Release {
 		r.PuppetEnvironment, r.PuppetServer = ref.Environment, ref.Server
 	}
 	if r.Message == "" {
-		r.Message = agent.Prose(facts.Subject)
+		r.Message = model.Prose(facts.Subject)
 	}
 	return r
 }

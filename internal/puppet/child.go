@@ -12,9 +12,9 @@ import (
 	"syscall"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/atomicfile"
 	"pulley/internal/child"
+	"pulley/internal/model"
 )
 
 // end is the end of a Puppet process.
@@ -25,7 +25,7 @@ type end struct {
 }
 
 // run starts the prepared command, holds the locks while it runs, and ends it at the deadline or when ctx ends.
-func (p *Puppet) run(ctx context.Context, cmd *child.Command, job agent.Job) (end, error) {
+func (p *Puppet) run(ctx context.Context, cmd *child.Command, job model.Job) (end, error) {
 	path := filepath.Join(p.RunDir(job.ID), "puppet.log")
 	// Puppet writes to the file directly. With a pipe, the agent's death would break Puppet, and a service that
 	// inherited the pipe would block the agent.

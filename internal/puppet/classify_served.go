@@ -6,8 +6,8 @@ import (
 	"strings"
 	"sync"
 
-	"pulley/agent"
 	"pulley/internal/clip"
+	"pulley/internal/model"
 )
 
 // The messages of puppet agent by which a run is judged (puppet/configurer.rb, puppet/transaction.rb of Puppet 7.23).
@@ -32,7 +32,7 @@ func lazily(pattern string) func() *regexp.Regexp {
 }
 
 // resultServed reads the output of an ended run of puppet agent and judges it.
-func (p *Puppet) resultServed(job agent.Job, e end, environment string) agent.Result {
+func (p *Puppet) resultServed(job model.Job, e end, environment string) model.Result {
 	r, report, out := p.readResult(job)
 	r.ExitCode = e.code
 	r.Kind, r.Outcome, r.Problem = classifyServed(e, job.Noop, environment, report, out)
@@ -45,46 +45,46 @@ func (p *Puppet) resultServed(job agent.Job, e end, environment string) agent.Re
 
 // classifyServed judges an ended run of puppet agent, as classify judges one of puppet apply. Exit code 1 with a report is the
 // common end of a run that applied nothing: the proof is that neither the output nor the report knows of a catalog.
-func classifyServed(e end, noop bool, environment string, report *runReport, out console) (agent.Kind, agent.Outcome, agent.Problem) {
+func classifyServed(e end, noop bool, environment string, report *runReport, out console) (model.Kind, model.Outcome, model.Problem) {
 	switch {
 	case e.why == "" && e.code == 1 && out.unapplied() && (report == nil || !report.Completed && report.Counts.Total == 0):
-		return agent.Untouched, agent.Failed, notApplied(out)
+		return model.Untouched, model.Failed, notApplied(out)
 	case report != nil && report.Environment != "" && report.Environment != environment && e.why == "":
-		return agent.Between, agent.Failed, agent.Problem{Code: agent.EnvironmentOther, Text: agent.Prose(report.Environment)}
+		return model.Between, model.Failed, model.Problem{Code: model.EnvironmentOther, Text: model.Prose(report.Environment)}
 	case report != nil && report.Cached != "" && report.Cached != "not_used" && e.why == "":
-		return agent.Between, agent.Failed, agent.Problem{Code: agent.CatalogCached, Text: last(out)}
+		return model.Between, model.Failed, model.Problem{Code: model.CatalogCached, Text: last(out)}
 	case noop:
 		return classifyNoop(e, report, out)
 	}
 	p := problem(e, report, out)
-	if p.Code == agent.ResourcesFailed && report.lostServer() {
-		p.Code = agent.PuppetServerLost
+	if p.Code == model.ResourcesFailed && report.lostServer() {
+		p.Code = model.PuppetServerLost
 	}
 	switch {
-	case p != agent.Problem{}:
-		return agent.Between, agent.Failed, p
+	case p != model.Problem{}:
+		return model.Between, model.Failed, p
 	case report.Status == "changed" || report.Counts.Changed > 0:
-		return agent.Success, agent.Changed, p
+		return model.Success, model.Changed, p
 	}
-	return agent.Success, agent.Unchanged, p
+	return model.Success, model.Unchanged, p
 }
 
 // refusal_ names why no catalog was applied.
-func notApplied(out console) agent.Problem {
+func notApplied(out console) model.Problem {
 	cause := oneLine(out.decisiveError())
-	code := agent.CatalogRefused
+	code := model.CatalogRefused
 	switch {
 	case noEnvironment().MatchString(cause):
-		code = agent.EnvironmentMissing
+		code = model.EnvironmentMissing
 	case otherEnvironment().MatchString(cause):
-		code = agent.EnvironmentOther
+		code = model.EnvironmentOther
 	case strings.Contains(cause, "Error 500 on SERVER"): // its text may be anything
 	case refusedOnServer().MatchString(cause):
-		code = agent.CertificateRefused
+		code = model.CertificateRefused
 	case silentServer().MatchString(cause):
-		code = agent.PuppetServerAway
+		code = model.PuppetServerAway
 	}
-	return agent.Problem{Code: code, Text: agent.Prose(cause)}
+	return model.Problem{Code: code, Text: model.Prose(cause)}
 }
 
 // unapplied reports whether the output proves that no catalog was applied.

@@ -3,7 +3,7 @@ package puppet
 import (
 	"testing"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // A failure that counts as one of the Puppet server pauses a rollout and never reverts it: only requests to that server may count so.
@@ -16,7 +16,7 @@ func TestLostServerIsThePuppetServer(t *testing.T) {
 		"Systemd start for app failed!\njournalctl log for app:\ndial tcp 10.0.0.9:5432: Connection refused":                                                                               false,
 		"Could not retrieve information from environment production source(s) http://files.example/app.tgz: execution expired":                                                             false,
 	} {
-		r := runReport{Counts: agent.Counts{Failed: 1}, Resources: []agent.ResourceEvent{{Status: "failed", Messages: []string{text}}}}
+		r := runReport{Counts: model.Counts{Failed: 1}, Resources: []model.ResourceEvent{{Status: "failed", Messages: []string{text}}}}
 		if got := r.lostServer(); got != lost {
 			t.Errorf("%s\nlost: %t", text, got)
 		}

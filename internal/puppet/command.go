@@ -12,14 +12,13 @@ import (
 	"strings"
 	"unicode"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/child"
 	"pulley/internal/facts"
+	"pulley/internal/model"
+	"pulley/internal/pattern"
 	"pulley/internal/puppet/settings"
 	"pulley/internal/shellquote"
-
-	"pulley/internal/pattern"
 )
 
 // ErrMissing means that Puppet is not installed on this machine.
@@ -74,7 +73,7 @@ func (p *Puppet) Installed() error {
 }
 
 // command prepares the run's folder. It returns the command, with the run's settings inserted after the subcommand.
-func (p *Puppet) command(job agent.Job, args ...string) (*child.Command, error) {
+func (p *Puppet) command(job model.Job, args ...string) (*child.Command, error) {
 	name, err := p.find()
 	if err != nil {
 		return nil, err
@@ -109,7 +108,7 @@ func namesOtherFacts(arg string) bool {
 
 // settings returns the options of every command line. All others are in the generated puppet.conf: Puppet ignores an
 // unknown setting there, but refuses to start with an unknown option.
-func (p *Puppet) settings(job agent.Job) []string {
+func (p *Puppet) settings(job model.Job) []string {
 	return []string{
 		"--confdir", filepath.Join(p.seenDir(job.ID), "conf"),
 		"--vardir", filepath.Join(p.Dir, "puppet", "var"),
@@ -143,7 +142,7 @@ func isTag(text string) bool {
 }
 
 // CheckTags refuses a text that cannot be a tag of Puppet.
-func CheckTags(part agent.Part) error {
+func CheckTags(part model.Part) error {
 	for _, t := range slices.Concat(part.Tags, part.SkipTags) {
 		if !isTag(t) {
 			return fmt.Errorf("cannot use tag %q: Puppet's tags consist of letters, digits, _, :, . and -", t)
@@ -197,7 +196,7 @@ func (p *Puppet) appear(id string) (vanish func(), err error) {
 //	runs/<id>/data                       → the live data, or an empty folder: with "", a release's
 //	                                     "%{facts.pulley.data}/node.yaml" would be a file in the root folder
 //	runs/<id>/puppet.log, report.yaml, summary.yaml    the output of the run
-func (p *Puppet) prepare(job agent.Job) error {
+func (p *Puppet) prepare(job model.Job) error {
 	if err := p.checkJob(job); err != nil {
 		return err
 	}
@@ -249,7 +248,7 @@ func (p *Puppet) checkRun(id string) error {
 }
 
 // checkJob refuses a job that must not reach a command line or a path.
-func (p *Puppet) checkJob(job agent.Job) error {
+func (p *Puppet) checkJob(job model.Job) error {
 	if err := p.checkRun(job.ID); err != nil {
 		return err
 	}
@@ -276,7 +275,7 @@ type inputs struct {
 	reports           Reports
 }
 
-func (p *Puppet) write(job agent.Job, in inputs) error {
+func (p *Puppet) write(job model.Job, in inputs) error {
 	dir, own := p.RunDir(job.ID), filepath.Join(p.Dir, "puppet")
 	lib := filepath.Join(dir, "lib")
 	terminusDir := filepath.Join(lib, "puppet", "indirector", "facts")
@@ -346,12 +345,12 @@ func (p *Puppet) write(job agent.Job, in inputs) error {
 }
 
 // environmentDir returns the environment's folder in the run, a link to the release's tree.
-func (p *Puppet) environmentDir(job agent.Job) string {
+func (p *Puppet) environmentDir(job model.Job) string {
 	return filepath.Join(p.RunDir(job.ID), "code", "environments", job.PuppetEnvironment)
 }
 
 // partOptions returns the options of a run that makes no changes, or applies a part of its catalog.
-func partOptions(job agent.Job) (args []string) {
+func partOptions(job model.Job) (args []string) {
 	if job.Noop {
 		args = append(args, "--noop")
 	}
@@ -368,7 +367,7 @@ func partOptions(job agent.Job) (args []string) {
 const confHeader = "# written anew for each run\n[main]\ndisable_i18n = true\n"
 
 // writeSettings writes settings of a run's puppet.conf, and those that all runs have. Folders that runs share are below own.
-func (p *Puppet) writeSettings(b *strings.Builder, job agent.Job, core bool, own string, settings ...[2]string) {
+func (p *Puppet) writeSettings(b *strings.Builder, job model.Job, core bool, own string, settings ...[2]string) {
 	dir := p.seenDir(job.ID)
 	if job.Noop { // Puppet would record when it checked each resource, and skip those with a schedule in the next run
 		settings = append(settings, [2]string{"statefile", filepath.Join(dir, "state", "state.yaml")}, [2]string{"transactionstorefile", filepath.Join(dir, "state", "transactionstore.yaml")})
@@ -398,7 +397,7 @@ func (p *Puppet) writeSettings(b *strings.Builder, job agent.Job, core bool, own
 // of Puppet. It sets `reports = none`, because nothing would remove stored reports. With core, Puppet's types
 // come from the run's modules, whatever modulepath the release has, as in Puppet's own packages. node has the settings
 // that classify the node.
-func (p *Puppet) puppetConf(job agent.Job, core bool, in inputs, node [][2]string) []byte {
+func (p *Puppet) puppetConf(job model.Job, core bool, in inputs, node [][2]string) []byte {
 	dir, own := p.seenDir(job.ID), filepath.Join(p.Dir, "puppet")
 	var b strings.Builder
 	b.WriteString(confHeader)

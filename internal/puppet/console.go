@@ -8,10 +8,9 @@ import (
 	"slices"
 	"strings"
 
-	"pulley/agent"
 	"pulley/internal/bounded"
 	"pulley/internal/clip"
-
+	"pulley/internal/model"
 	"pulley/internal/pattern"
 )
 
@@ -24,7 +23,7 @@ type console struct {
 	compiled bool            // a catalog was compiled, anywhere in the output
 	applying bool            // a catalog of a server was applied, at least in part
 	ended    bool            // its last words are those of a Puppet that a signal ended; they explain a failure, and prove none
-	lines    []agent.LogLine // of the last 256 KiB
+	lines    []model.LogLine // of the last 256 KiB
 	stray    []int           // indices of lines that are output of something else, such as a fact
 }
 
@@ -98,7 +97,7 @@ func contains(r io.Reader, word []byte) (bool, error) {
 // parseConsole splits Puppet's output into log lines. A line without a level belongs to the message before it. Text
 // before the first message, and between messages of Facter, is stray: output of a fact, or an error of Ruby or of the
 // shell. It is an error only if Puppet reports none. stray has the indices of its lines.
-func parseConsole(text []byte) (lines []agent.LogLine, stray []int) {
+func parseConsole(text []byte) (lines []model.LogLine, stray []int) {
 	diff := false
 	for raw := range strings.Lines(strings.ToValidUTF8(string(text), "\uFFFD")) {
 		raw = strings.TrimRight(colour().ReplaceAllString(raw, ""), "\r\n")
@@ -108,11 +107,11 @@ func parseConsole(text []byte) (lines []agent.LogLine, stray []int) {
 		switch {
 		case m != nil:
 			diff = false
-			lines = append(lines, agent.LogLine{Level: levels[m[1]], Message: m[2]})
+			lines = append(lines, model.LogLine{Level: levels[m[1]], Message: m[2]})
 		case strings.TrimSpace(raw) == "":
 		case last < 0 || strings.HasPrefix(lines[last].Message, facterPrefix) && !slices.Contains(stray, last):
 			stray = append(stray, len(lines))
-			lines = append(lines, agent.LogLine{Level: "err", Message: raw})
+			lines = append(lines, model.LogLine{Level: "err", Message: raw})
 		case strings.HasPrefix(raw, "--- ") || diff && strings.IndexAny(raw, "+-@ \\") == 0:
 			diff = true // of show_diff: only the report tells whose file it is, and whether everybody may read it
 		case len(lines[last].Message) <= maxMessage:
@@ -169,7 +168,7 @@ func (c *console) lastError() string {
 }
 
 // isError excludes Facter: it reports every fact that it could not determine as an error.
-func isError(line agent.LogLine) bool {
+func isError(line model.LogLine) bool {
 	switch line.Level {
 	case "err", "alert", "emerg", "crit":
 		return !strings.HasPrefix(line.Message, facterPrefix)
@@ -178,7 +177,7 @@ func isError(line agent.LogLine) bool {
 }
 
 // limited keeps at most limit lines in their order, of which cut were removed before. It prefers errors, and then later lines.
-func limited(lines []agent.LogLine, limit, cut int) []agent.LogLine {
+func limited(lines []model.LogLine, limit, cut int) []model.LogLine {
 	if len(lines) <= limit && cut == 0 {
 		return lines
 	}
@@ -192,7 +191,7 @@ func limited(lines []agent.LogLine, limit, cut int) []agent.LogLine {
 			}
 		}
 	}
-	out := []agent.LogLine{{Level: "notice", Message: fmt.Sprintf("%d lines are left out here; Puppet's own report has them", max(len(lines)-limit+1, 0)+cut)}}
+	out := []model.LogLine{{Level: "notice", Message: fmt.Sprintf("%d lines are left out here; Puppet's own report has them", max(len(lines)-limit+1, 0)+cut)}}
 	for i, line := range lines {
 		if keep[i] {
 			out = append(out, line)

@@ -11,9 +11,9 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/bounded"
+	"pulley/internal/model"
 	"pulley/internal/shellquote"
 )
 
@@ -109,7 +109,7 @@ func checkClasses(n *yaml.Node) error {
 
 // externalNode returns the answer for the job's node from its release; nil if the release has no external nodes. An
 // unreadable or missing answer is a *ReleaseError: without its classes, the node would apply another catalog.
-func externalNode(job agent.Job) ([]byte, error) {
+func externalNode(job model.Job) ([]byte, error) {
 	if job.Code != "" {
 		return nil, nil
 	}

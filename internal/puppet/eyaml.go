@@ -11,9 +11,8 @@ import (
 	"syscall"
 	"time"
 
-	"pulley/agent"
 	"pulley/hieradata"
-
+	"pulley/internal/model"
 	"pulley/internal/pattern"
 )
 
@@ -28,7 +27,7 @@ var encryptedValue = pattern.Lazy(`ENC\[[A-Z0-9]+,[A-Za-z0-9+/=]+\]`)
 
 // prepareEyaml installs hiera-eyaml if the job's release decrypts data, and reports keys that the node lacks. Neither
 // ends the run: a node that reads no encrypted value needs none of it.
-func (p *Puppet) prepareEyaml(ctx context.Context, job agent.Job) {
+func (p *Puppet) prepareEyaml(ctx context.Context, job model.Job) {
 	needs, err := readEyaml(job.Tree, job.PuppetEnvironment)
 	if err != nil {
 		p.log().Warn("not every hiera.yaml of the release could be read", "error", err)

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/puppet"
 )
 
@@ -61,7 +61,7 @@ hierarchy:
 	write(t, filepath.Join(tree, "data/common.yaml"), "plain: plain\nlive: none\n")
 	write(t, filepath.Join(dir, "live/node.yaml"), "live: "+web+"\n")
 	var log bytes.Buffer
-	apply := func(role, manifest string) agent.Result {
+	apply := func(role, manifest string) model.Result {
 		t.Helper()
 		write(t, filepath.Join(tree, "manifests/site.pp"), manifest)
 		log.Reset()
@@ -76,7 +76,7 @@ hierarchy:
 	}
 	const both = `file { '%s': content => "${lookup('secret')}, ${lookup('live')}, ${lookup('plain')}" }`
 	manifest := strings.Replace(both, "%s", out, 1)
-	if r := apply("web", manifest); r.Outcome != agent.Changed || read(out) != "of the web, of the web, plain" {
+	if r := apply("web", manifest); r.Outcome != model.Changed || read(out) != "of the web, of the web, plain" {
 		t.Errorf("%+v: %q", r, read(out))
 	}
 
@@ -87,10 +87,10 @@ hierarchy:
 	r := apply("db", manifest)
 	text := r.Problem.String()
 	t.Log(text)
-	if r.Problem.Code != agent.NotDecrypted || r.Kind != agent.Untouched || !strings.Contains(text, "secret in ") || !strings.Contains(text, keys+"/db.pem") || strings.Contains(text, "ENC[") {
+	if r.Problem.Code != model.NotDecrypted || r.Kind != model.Untouched || !strings.Contains(text, "secret in ") || !strings.Contains(text, keys+"/db.pem") || strings.Contains(text, "ENC[") {
 		t.Errorf("without its key: %+v: %s", r.Problem, text)
 	}
-	if r := apply("db", `file { '`+out+`': content => lookup('plain') }`); r.Outcome != agent.Changed || read(out) != "plain" {
+	if r := apply("db", `file { '`+out+`': content => lookup('plain') }`); r.Outcome != model.Changed || read(out) != "plain" {
 		t.Errorf("a node that reads no secret needs no key: %+v", r.Problem)
 	}
 
@@ -99,7 +99,7 @@ hierarchy:
 hierarchy: [{name: a, lookup_key: eyaml_lookup_key, path: common.yaml, options: {pkcs7_private_key: `+keys+`/open.pem, pkcs7_public_key: `+keys+`/absent.crt}}]
 `)
 	write(t, filepath.Join(keys, "open.pem"), "x")
-	if r := apply("db", `file { '`+out+`': content => lookup('plain') }`); r.Outcome != agent.Unchanged {
+	if r := apply("db", `file { '`+out+`': content => lookup('plain') }`); r.Outcome != model.Unchanged {
 		t.Errorf("%+v", r)
 	}
 	for _, part := range []string{"open.pem can be read by other users than root (mode 0644): run chmod go= ", "absent.crt does not exist"} {

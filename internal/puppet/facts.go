@@ -10,10 +10,10 @@ import (
 	"path/filepath"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/facts"
+	"pulley/internal/model"
 	"pulley/internal/puppet/settings"
 )
 
@@ -37,7 +37,7 @@ func (p *Puppet) Facts() ([]byte, error) {
 }
 
 // KnownFacts is Facts, and gathers the facts with the job's release if the node never did.
-func (p *Puppet) KnownFacts(ctx context.Context, job agent.Job) ([]byte, error) {
+func (p *Puppet) KnownFacts(ctx context.Context, job model.Job) ([]byte, error) {
 	known, err := p.Facts()
 	if err != nil {
 		p.log().Warn("cannot read the facts of this machine", "error", err)
@@ -52,7 +52,7 @@ func (p *Puppet) KnownFacts(ctx context.Context, job agent.Job) ([]byte, error) 
 }
 
 // keepFacts keeps the facts that a run gathered. They never end a run.
-func (p *Puppet) keepFacts(job agent.Job) {
+func (p *Puppet) keepFacts(job model.Job) {
 	if job.Noop { // it may show another release, with other custom facts
 		return
 	}
@@ -61,7 +61,7 @@ func (p *Puppet) keepFacts(job agent.Job) {
 	}
 }
 
-func (p *Puppet) gathered(job agent.Job, now time.Time) error {
+func (p *Puppet) gathered(job model.Job, now time.Time) error {
 	b, err := bounded.ReadFile(filepath.Join(p.RunDir(job.ID), runFacts), maxRunFacts)
 	if err != nil {
 		return err
@@ -91,7 +91,7 @@ func (p *Puppet) gathered(job agent.Job, now time.Time) error {
 }
 
 // volatileFacts returns the facts that the environment file of the release adds to facts.Volatile.
-func volatileFacts(job agent.Job) ([]string, error) {
+func volatileFacts(job model.Job) ([]string, error) {
 	name, root, err := environmentFile(job, mentionsPuppet())
 	if err != nil {
 		return nil, err
@@ -125,7 +125,7 @@ func (p *Puppet) triedFile() string { return filepath.Join(p.Dir, "facts.tried")
 
 // Inquire gathers the facts of the release in place, or of the machine without one, if no run and no inquiry did so for a day.
 // It reports whether it did. A node that never had facts gathers them a quarter of an hour after its first call.
-func (p *Puppet) Inquire(ctx context.Context, id agent.Identity) (bool, error) {
+func (p *Puppet) Inquire(ctx context.Context, id model.Identity) (bool, error) {
 	now := time.Now()
 	due, err := p.inquiryDue(now)
 	if err != nil || !due {
@@ -149,8 +149,8 @@ func (p *Puppet) Inquire(ctx context.Context, id agent.Identity) (bool, error) {
 }
 
 // gather gathers the facts of the machine, with the custom facts of a release, or of the Puppet server that the release names.
-func (p *Puppet) gather(ctx context.Context, id agent.Identity, tree string) error {
-	job := agent.Job{Identity: id, ID: inquiryRun, Tree: tree}
+func (p *Puppet) gather(ctx context.Context, id model.Identity, tree string) error {
+	job := model.Job{Identity: id, ID: inquiryRun, Tree: tree}
 	defer os.RemoveAll(p.RunDir(job.ID))
 	release, err := ReadReleaseSettings(tree)
 	if err != nil {

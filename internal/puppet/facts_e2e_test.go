@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/puppet"
 )
 
@@ -20,7 +20,7 @@ func TestFactOfPulleyIsItsOwn(t *testing.T) {
 	p, job := fixture(dir)
 	p.Program, p.Installer = "", &puppet.Installer{}
 	r, err := p.Apply(t.Context(), job)
-	if err != nil || r.Outcome != agent.Changed || read(out) != "web 1.0.0" {
+	if err != nil || r.Outcome != model.Changed || read(out) != "web 1.0.0" {
 		t.Errorf("%v, %+v: %q", err, r, read(out))
 	}
 	if text := read(filepath.Join(p.RunDir(job.ID), "puppet.log")); !strings.Contains(text, "Warning: Facter has another fact 'pulley'") {

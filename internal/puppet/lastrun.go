@@ -14,10 +14,9 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"pulley/agent"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
-
+	"pulley/internal/model"
 	"pulley/internal/pattern"
 )
 
@@ -123,7 +122,7 @@ func (c Conf) LastRun(root string) LastRun {
 
 // showLastRun copies the summary and the report of an ended run to where monitoring reads them. Of a run without a
 // report it writes a summary with one failure and no resources: monitoring looks for either.
-func (p *Puppet) showLastRun(job agent.Job, r agent.Result) {
+func (p *Puppet) showLastRun(job model.Job, r model.Result) {
 	if p.LastRun == (LastRun{}) || job.Noop || job.Partial() {
 		return
 	}
@@ -144,7 +143,7 @@ func (p *Puppet) showLastRun(job agent.Job, r agent.Result) {
 }
 
 // failedSummary is the summary of a run whose catalog did not compile.
-func failedSummary(r agent.Result, now time.Time) ([]byte, error) {
+func failedSummary(r model.Result, now time.Time) ([]byte, error) {
 	return yaml.Marshal(map[string]any{
 		"version":   map[string]string{"config": r.ConfigVersion},
 		"resources": map[string]int{"changed": 0, "failed": 1, "failed_to_restart": 0, "out_of_sync": 0, "restarted": 0, "scheduled": 0, "skipped": 0, "total": 0},

@@ -10,10 +10,10 @@ import (
 	"strconv"
 	"strings"
 
-	"pulley/agent"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/clip"
+	"pulley/internal/model"
 )
 
 // The names of Puppet's locks in its state folder.
@@ -56,7 +56,7 @@ func DefaultStateDirs(root string) []string {
 }
 
 // Blocked returns the lock of the machine's own Puppet that forbids a run, or nil.
-func (p *Puppet) Blocked() *agent.Blocked {
+func (p *Puppet) Blocked() *model.Blocked {
 	err := p.Locks()
 	var disabled *DisabledError
 	var busy *BusyError
@@ -64,11 +64,11 @@ func (p *Puppet) Blocked() *agent.Blocked {
 	case err == nil:
 		return nil
 	case errors.As(err, &disabled):
-		return &agent.Blocked{Code: agent.PuppetDisabled, Path: disabled.Path, Text: agent.Prose(disabled.Message)}
+		return &model.Blocked{Code: model.PuppetDisabled, Path: disabled.Path, Text: model.Prose(disabled.Message)}
 	case errors.As(err, &busy):
-		return &agent.Blocked{Code: agent.PuppetBusy, Path: busy.Path, Pid: busy.Pid}
+		return &model.Blocked{Code: model.PuppetBusy, Path: busy.Path, Pid: busy.Pid}
 	}
-	return &agent.Blocked{Code: agent.PuppetLockUnknown, Text: agent.Prose(err.Error())}
+	return &model.Blocked{Code: model.PuppetLockUnknown, Text: model.Prose(err.Error())}
 }
 
 // Disabled returns the lock of `puppet agent --disable` in a state folder, or nil.

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/puppet"
 	"pulley/internal/testbed/puppettest"
 )
@@ -105,7 +105,7 @@ func TestCatalogLock(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil || result.Kind != agent.Success {
+		if err != nil || result.Kind != model.Success {
 			t.Errorf("stale lock %q: %+v, %v", content, result, err)
 		}
 		if _, err := os.Stat(lock); !os.IsNotExist(err) {
@@ -171,7 +171,7 @@ func TestPuppetOutlivesItsAgent(t *testing.T) {
 	write(t, record, before+`"deadline":1}`)
 	write(t, filepath.Join(dir, "tree", "manifests", "site.pp"), "# fake: file "+dir+"/motd x\n")
 	result, err := p.Apply(t.Context(), job)
-	if err != nil || result.Kind != agent.Success {
+	if err != nil || result.Kind != model.Success {
 		t.Fatalf("the run after: %+v, %v; want success", result, err)
 	}
 	eventually(t, "the old Puppet is gone", func() bool { return !running(busy.Pid) })

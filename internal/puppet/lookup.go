@@ -7,8 +7,8 @@ import (
 	"os"
 	"path/filepath"
 
-	"pulley/agent"
 	"pulley/internal/child"
+	"pulley/internal/model"
 )
 
 // lookupFacts is the file in the run's confdir with the facts of Lookup.
@@ -17,7 +17,7 @@ const lookupFacts = "facts.json"
 // Lookup returns a command that runs `puppet lookup` for another machine, whose facts are given by name. The job's settings,
 // $trusted and the fact `pulley` are those of that machine's runs; trusted.external is that of published, its last published $trusted.
 // No fact of this machine reaches the command. An external node classifier is not asked. The remarks on Command hold.
-func (p *Puppet) Lookup(job agent.Job, facts map[string]json.RawMessage, published json.RawMessage, args ...string) (*child.Command, error) {
+func (p *Puppet) Lookup(job model.Job, facts map[string]json.RawMessage, published json.RawMessage, args ...string) (*child.Command, error) {
 	conf := filepath.Join(p.RunDir(job.ID), "conf")
 	file := filepath.Join(conf, lookupFacts)
 	all := append([]string{"lookup", "--node", job.Certname, "--facts", file}, args...)

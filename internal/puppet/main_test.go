@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/puppet"
 	"pulley/internal/testbed/puppettest"
 )
@@ -25,18 +25,18 @@ func TestMain(m *testing.M) {
 }
 
 // fixture returns a Puppet whose program, release and folders are under dir.
-func fixture(dir string) (*puppet.Puppet, agent.Job) {
+func fixture(dir string) (*puppet.Puppet, model.Job) {
 	return &puppet.Puppet{
 			Program: filepath.Join(dir, "puppet"), Dir: filepath.Join(dir, "agent"), Deadline: time.Minute, Grace: 300 * time.Millisecond,
 			StateDirs: []string{filepath.Join(dir, "absent"), filepath.Join(dir, "var", "state")},
-		}, agent.Job{
-			Identity: agent.Identity{Node: "web1", Certname: "web1.example", Role: "web", PuppetEnvironment: "dev"},
-			ID:       "1", Target: agent.Target{Release: "1.0.0", Tree: "00"}, Tree: filepath.Join(dir, "tree"),
+		}, model.Job{
+			Identity: model.Identity{Node: "web1", Certname: "web1.example", Role: "web", PuppetEnvironment: "dev"},
+			ID:       "1", Target: model.Target{Release: "1.0.0", Tree: "00"}, Tree: filepath.Join(dir, "tree"),
 		}
 }
 
 // machine creates a machine with a fake Puppet and a release with the given manifest.
-func machine(t *testing.T, manifest string) (dir string, p *puppet.Puppet, job agent.Job) {
+func machine(t *testing.T, manifest string) (dir string, p *puppet.Puppet, job model.Job) {
 	t.Helper()
 	dir = t.TempDir()
 	puppettest.Write(t, dir)

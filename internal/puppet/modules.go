@@ -12,9 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/bounded"
-
+	"pulley/internal/model"
 	"pulley/internal/pattern"
 )
 
@@ -82,8 +81,8 @@ func linkVendored(from, dir string) error {
 
 // supplyTypes makes missing core types available that the release uses, and reports whether another run may succeed. For
 // a noop run it fetches them into a folder of the agent, which the caller removes: the machine stays as it is.
-func (p *Puppet) supplyTypes(ctx context.Context, job agent.Job, problem agent.Problem) bool {
-	if problem.Code != agent.CoreTypeMissing || p.Installer == nil {
+func (p *Puppet) supplyTypes(ctx context.Context, job model.Job, problem model.Problem) bool {
+	if problem.Code != model.CoreTypeMissing || p.Installer == nil {
 		return false
 	}
 	names := usedCoreTypes(job.Tree)

@@ -7,7 +7,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/puppet"
 )
 
@@ -33,7 +33,7 @@ end
 	p, job := fixture(dir)
 	p.Program, p.Installer = "", &puppet.Installer{}
 	r, err := p.Apply(t.Context(), job)
-	if err != nil || r.Kind != agent.Success || r.Outcome != agent.Changed || r.Counts.Pending != 5 || r.Counts.Changed != 1 {
+	if err != nil || r.Kind != model.Success || r.Outcome != model.Changed || r.Counts.Pending != 5 || r.Counts.Changed != 1 {
 		t.Errorf("%v, %+v", err, r)
 	}
 	for _, name := range []string{"default", "one", "two", "def", "meta"} {

@@ -9,9 +9,8 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"pulley/agent"
 	"pulley/internal/clip"
-
+	"pulley/internal/model"
 	"pulley/internal/pattern"
 )
 
@@ -39,7 +38,7 @@ func (r *reportFile) containers() map[string]bool {
 }
 
 // detail adds the diff to a resource.
-func (r *reportFile) detail(e *agent.ResourceEvent, s resourceStatus) {
+func (r *reportFile) detail(e *model.ResourceEvent, s resourceStatus) {
 	path := "/" + strings.Join(s.Path, "/")
 	for source, diff := range r.diffs {
 		if strings.HasPrefix(source, path+"/") && !strings.Contains(source[len(path)+1:], "/") || strings.HasPrefix(source, e.Resource+"(provider=") {
@@ -49,7 +48,7 @@ func (r *reportFile) detail(e *agent.ResourceEvent, s resourceStatus) {
 }
 
 // properties adds the properties to a resource of a preview. Its messages then belong to no property.
-func (r *reportFile) properties(e *agent.ResourceEvent, s resourceStatus, lines []agent.LogLine) {
+func (r *reportFile) properties(e *model.ResourceEvent, s resourceStatus, lines []model.LogLine) {
 	if e.Status != "noop" {
 		return
 	}
@@ -60,7 +59,7 @@ func (r *reportFile) properties(e *agent.ResourceEvent, s resourceStatus, lines 
 		case event.Property == "":
 			e.Messages = append(e.Messages, clip.Text(event.Message, maxMessage))
 		default:
-			e.Properties = append(e.Properties, agent.PropertyChange{Property: clip.Text(event.Property, maxMessage), Old: flat(&event.Old), New: flat(&event.New)})
+			e.Properties = append(e.Properties, model.PropertyChange{Property: clip.Text(event.Property, maxMessage), Old: flat(&event.Old), New: flat(&event.New)})
 		}
 	}
 	for _, line := range lines {
@@ -71,7 +70,7 @@ func (r *reportFile) properties(e *agent.ResourceEvent, s resourceStatus, lines 
 }
 
 // wouldRefresh reports whether noop kept a resource from its refresh. Only the log tells it.
-func wouldRefresh(line agent.LogLine) bool {
+func wouldRefresh(line model.LogLine) bool {
 	return strings.HasPrefix(line.Message, "Would have triggered '")
 }
 
@@ -118,7 +117,7 @@ func plainDiff(text string) string {
 
 // hidePrivate removes the diffs of files that not every user of the machine can read, now or after the change: their content
 // may be secret.
-func hidePrivate(resources []agent.ResourceEvent) {
+func hidePrivate(resources []model.ResourceEvent) {
 	for i := range resources {
 		e := &resources[i]
 		if e.Diff == "" {
@@ -132,7 +131,7 @@ func hidePrivate(resources []agent.ResourceEvent) {
 }
 
 // becomesPrivate reports whether a property takes the right to read from other users. A symbolic mode may do so.
-func becomesPrivate(p agent.PropertyChange) bool {
+func becomesPrivate(p model.PropertyChange) bool {
 	if p.Property != "mode" {
 		return false
 	}

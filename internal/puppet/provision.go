@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/puppet/settings"
 )
 
@@ -17,7 +17,7 @@ type ServedNode struct {
 }
 
 // ServedNode returns what the job's release says about the Puppet server of its node; nil if the release has its code.
-func (p *Puppet) ServedNode(ctx context.Context, job agent.Job) (*ServedNode, error) {
+func (p *Puppet) ServedNode(ctx context.Context, job model.Job) (*ServedNode, error) {
 	s, _, err := p.servedBy(ctx, job)
 	if err != nil || s == nil {
 		return nil, err
@@ -35,23 +35,23 @@ func (p *Puppet) SSLDir() string { return p.sslDir() }
 
 // ApplyServed runs Puppet once against the server of a reference release, in another environment of the server. Errors are those
 // of Apply.
-func (p *Puppet) ApplyServed(ctx context.Context, job agent.Job, environment string) (agent.Result, error) {
+func (p *Puppet) ApplyServed(ctx context.Context, job model.Job, environment string) (model.Result, error) {
 	if err := errors.Join(p.Reap(ctx), p.Locks()); err != nil {
-		return agent.Result{}, err
+		return model.Result{}, err
 	}
 	vanish, err := p.appear(job.ID)
 	if err != nil {
-		return agent.Result{}, err
+		return model.Result{}, err
 	}
 	defer vanish()
 	s, none, err := p.servedBy(ctx, job)
 	switch {
 	case err != nil:
-		return agent.Result{}, err
+		return model.Result{}, err
 	case none != nil:
-		return agent.Result{Kind: agent.Untouched, Outcome: agent.Failed, Problem: *none}, nil
+		return model.Result{Kind: model.Untouched, Outcome: model.Failed, Problem: *none}, nil
 	case s == nil:
-		return agent.Result{}, errors.New("cannot run Puppet against a server: the release has its code")
+		return model.Result{}, errors.New("cannot run Puppet against a server: the release has its code")
 	}
 	s.environment = environment
 	return p.applyServed(ctx, job, s)

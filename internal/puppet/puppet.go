@@ -28,8 +28,8 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/child"
+	"pulley/internal/model"
 )
 
 // The default limits of a run.
@@ -80,7 +80,7 @@ type Puppet struct {
 
 	// Reveal returns the job's data with its secrets decrypted, in a folder that done removes. Without secrets it returns
 	// job.Data. nil: no run has secrets.
-	Reveal  func(ctx context.Context, job agent.Job) (data string, done func() error, err error)
+	Reveal  func(ctx context.Context, job model.Job) (data string, done func() error, err error)
 	secrets bool   // this run has secrets
 	seen    string // name of the folder of this run for Puppet; "": RunDir
 
@@ -91,26 +91,26 @@ type Puppet struct {
 // Apply runs Puppet on the job's release and data and returns the result. An error means that Puppet never started:
 // ErrMissing, *DisabledError, *BusyError, or a folder that cannot be written. ctx must end only when this process ends.
 // Puppet then receives SIGTERM, as at its deadline.
-func (p *Puppet) Apply(ctx context.Context, job agent.Job) (r agent.Result, err error) {
+func (p *Puppet) Apply(ctx context.Context, job model.Job) (r model.Result, err error) {
 	if err := p.Reap(ctx); err != nil {
-		return agent.Result{}, err
+		return model.Result{}, err
 	}
 	if err := p.Locks(); err != nil {
-		return agent.Result{}, err
+		return model.Result{}, err
 	}
 	vanish, err := p.appear(job.ID)
 	if err != nil {
-		return agent.Result{}, err
+		return model.Result{}, err
 	}
 	defer vanish()
 	from, none, err := p.servedBy(ctx, job)
 	switch refused := (*ReleaseError)(nil); {
 	case errors.As(err, &refused):
-		return agent.Result{Kind: agent.Untouched, Outcome: agent.Failed, Noop: job.Noop, Problem: agent.Problem{Code: agent.ReleaseUnusable, Text: agent.Prose(refused.Error())}}, nil
+		return model.Result{Kind: model.Untouched, Outcome: model.Failed, Noop: job.Noop, Problem: model.Problem{Code: model.ReleaseUnusable, Text: model.Prose(refused.Error())}}, nil
 	case err != nil:
-		return agent.Result{}, err
+		return model.Result{}, err
 	case none != nil:
-		return agent.Result{Kind: agent.Untouched, Outcome: agent.Failed, Noop: job.Noop, Problem: *none}, nil
+		return model.Result{Kind: model.Untouched, Outcome: model.Failed, Noop: job.Noop, Problem: *none}, nil
 	case from != nil:
 		r, err := p.applyServed(ctx, job, from)
 		if err == nil {
@@ -121,7 +121,7 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (r agent.Result, err 
 	}
 	data, done, err := p.reveal(ctx, job)
 	if err != nil {
-		return agent.Result{Kind: agent.Untouched, Outcome: agent.Failed, Noop: job.Noop, Problem: agent.Problem{Code: agent.SecretsUnusable, Text: agent.Prose(err.Error())}}, nil
+		return model.Result{Kind: model.Untouched, Outcome: model.Failed, Noop: job.Noop, Problem: model.Problem{Code: model.SecretsUnusable, Text: model.Prose(err.Error())}}, nil
 	}
 	p.secrets, job.Data = data != job.Data, data
 	defer func() {
@@ -139,7 +139,7 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (r agent.Result, err 
 		p.fetched = ""
 	}
 	if err != nil {
-		return agent.Result{}, err
+		return model.Result{}, err
 	}
 	p.blameVersion(ctx, &r)
 	p.showLastRun(job, r)
@@ -152,9 +152,9 @@ func (p *Puppet) Apply(ctx context.Context, job agent.Job) (r agent.Result, err 
 
 // blameVersion makes a Puppet that is too old the problem of a run without a report: it refuses options of newer versions, and names no version. A
 // package can replace it at any time.
-func (p *Puppet) blameVersion(ctx context.Context, r *agent.Result) {
-	refused := func(l agent.LogLine) bool { return strings.HasPrefix(l.Message, "Could not parse application options") } // puppet/application.rb
-	if r.Outcome != agent.Failed || r.Problem.Code != agent.NoReport && !slices.ContainsFunc(r.Log, refused) {
+func (p *Puppet) blameVersion(ctx context.Context, r *model.Result) {
+	refused := func(l model.LogLine) bool { return strings.HasPrefix(l.Message, "Could not parse application options") } // puppet/application.rb
+	if r.Outcome != model.Failed || r.Problem.Code != model.NoReport && !slices.ContainsFunc(r.Log, refused) {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
@@ -166,11 +166,11 @@ func (p *Puppet) blameVersion(ctx context.Context, r *agent.Result) {
 	out, err := p.child(name, []string{"--version"}).Output(ctx, 64<<10)
 	var old *tooOldError
 	if _, refused := usable(name, string(out)); err == nil && errors.As(refused, &old) {
-		r.Problem = agent.Problem{Code: agent.PuppetTooOld, Text: agent.Prose(old.Error())}
+		r.Problem = model.Problem{Code: model.PuppetTooOld, Text: model.Prose(old.Error())}
 	}
 }
 
-func (p *Puppet) reveal(ctx context.Context, job agent.Job) (data string, done func() error, err error) {
+func (p *Puppet) reveal(ctx context.Context, job model.Job) (data string, done func() error, err error) {
 	if p.Reveal == nil || job.Data == "" {
 		return job.Data, func() error { return nil }, nil
 	}
@@ -178,24 +178,24 @@ func (p *Puppet) reveal(ctx context.Context, job agent.Job) (data string, done f
 }
 
 // apply runs Puppet once.
-func (p *Puppet) apply(ctx context.Context, job agent.Job) (agent.Result, error) {
+func (p *Puppet) apply(ctx context.Context, job model.Job) (model.Result, error) {
 	args := append([]string{"apply", "--detailed-exitcodes"}, partOptions(job)...)
 	// Empty code makes Puppet use the environment's own manifest setting. Without it, Puppet would read standard input.
 	cmd, err := p.command(job, append(args, "-e", job.Code)...)
 	if refused := (*ReleaseError)(nil); errors.As(err, &refused) {
-		return agent.Result{Kind: agent.Untouched, Outcome: agent.Failed, Noop: job.Noop, Problem: agent.Problem{Code: agent.ReleaseUnusable, Text: agent.Prose(refused.Error())}}, nil
+		return model.Result{Kind: model.Untouched, Outcome: model.Failed, Noop: job.Noop, Problem: model.Problem{Code: model.ReleaseUnusable, Text: model.Prose(refused.Error())}}, nil
 	}
 	if err != nil {
-		return agent.Result{}, err
+		return model.Result{}, err
 	}
 	p.prepareEyaml(ctx, job)
 	version, err := p.setVersion(ctx, job)
 	if err != nil {
-		return agent.Result{}, fmt.Errorf("cannot prepare run %s: %w", job.ID, err)
+		return model.Result{}, fmt.Errorf("cannot prepare run %s: %w", job.ID, err)
 	}
 	e, err := p.run(ctx, cmd, job)
 	if err != nil {
-		return agent.Result{}, err
+		return model.Result{}, err
 	}
 	r := p.result(job, e)
 	r.ConfigVersion, r.Commit = version, Deployed(job.Tree)
@@ -206,7 +206,7 @@ func (p *Puppet) apply(ctx context.Context, job agent.Job) (agent.Result, error)
 // run's folder first. Example: Command(job, "lookup", "ntp::servers", "--explain").
 //
 // The caller sets the standard streams and removes the folder (RunDir).
-func (p *Puppet) Command(job agent.Job, args ...string) (*child.Command, error) {
+func (p *Puppet) Command(job model.Job, args ...string) (*child.Command, error) {
 	if release, err := ReadReleaseSettings(job.Tree); err == nil && release.PuppetEnvironment != "" {
 		return nil, fmt.Errorf("cannot run Puppet with release %s: it names environment %s of a Puppet server, and has neither code nor data\n"+
 			"run Puppet itself against the server: puppet agent --test --noop --environment %s", job.Target.Release, release.PuppetEnvironment, release.PuppetEnvironment)
@@ -221,7 +221,7 @@ func (p *Puppet) Command(job agent.Job, args ...string) (*child.Command, error) 
 }
 
 // hasSecrets reports whether the job's data or release has secrets. No diff and no backup then shows the content of a file.
-func (p *Puppet) hasSecrets(job agent.Job) bool {
+func (p *Puppet) hasSecrets(job model.Job) bool {
 	return p.secrets || keepsSecrets(job.Tree, job.PuppetEnvironment)
 }
 
@@ -229,7 +229,7 @@ func (p *Puppet) hasSecrets(job agent.Job) bool {
 func (p *Puppet) RunDir(id string) string { return filepath.Join(p.Dir, "runs", id) }
 
 // result reads the output of the ended run from its folder and judges it.
-func (p *Puppet) result(job agent.Job, e end) agent.Result {
+func (p *Puppet) result(job model.Job, e end) model.Result {
 	r, report, console := p.readResult(job)
 	r.ExitCode = e.code
 	r.Kind, r.Outcome, r.Problem = classify(e, job.Noop, report, console)
@@ -238,7 +238,7 @@ func (p *Puppet) result(job agent.Job, e end) agent.Result {
 }
 
 // readResult reads the output of the ended run from its folder. The report is nil without a usable one.
-func (p *Puppet) readResult(job agent.Job) (agent.Result, *runReport, console) {
+func (p *Puppet) readResult(job model.Job) (model.Result, *runReport, console) {
 	dir := p.RunDir(job.ID)
 	console := readConsole(filepath.Join(dir, "puppet.log"))
 	path := filepath.Join(dir, "report.yaml")
@@ -249,7 +249,7 @@ func (p *Puppet) readResult(job agent.Job) (agent.Result, *runReport, console) {
 	seen := p.seenDir(job.ID)
 	rel := relativeTo(filepath.Join(seen, "code", "environments", job.PuppetEnvironment), p.environmentDir(job), seen, dir, job.Tree)
 	console.relative(rel)
-	r := agent.Result{Noop: job.Noop, Log: console.lines}
+	r := model.Result{Noop: job.Noop, Log: console.lines}
 	if report != nil {
 		hidePrivate(report.Resources)
 		report.relative(rel)
@@ -259,7 +259,7 @@ func (p *Puppet) readResult(job agent.Job) (agent.Result, *runReport, console) {
 		r.Counts, r.Durations, r.Resources, r.Report, r.Left = report.Counts, report.Durations, report.Resources, path, report.left
 		r.Log = report.Log
 		for _, i := range slices.Backward(console.stray) { // Puppet's report lacks it
-			r.Log = slices.Insert(r.Log, 0, agent.LogLine{Level: "notice", Message: console.lines[i].Message})
+			r.Log = slices.Insert(r.Log, 0, model.LogLine{Level: "notice", Message: console.lines[i].Message})
 		}
 		r.Unclassified = !report.declares && classifiesNothing(filepath.Join(dir, "classes.txt"), job.Certname)
 	}

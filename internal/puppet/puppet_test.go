@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/puppet"
 	"pulley/internal/testbed/puppettest"
 )
@@ -38,7 +38,7 @@ func TestRunNamesPuppetThatIsTooOld(t *testing.T) {
 			t.Fatal(err)
 		}
 		r, err := p.Apply(t.Context(), job)
-		if err != nil || r.Outcome != agent.Failed || (r.Problem.Code == agent.PuppetTooOld) != old {
+		if err != nil || r.Outcome != model.Failed || (r.Problem.Code == model.PuppetTooOld) != old {
 			t.Errorf("%q: %+v, %v", version, r, err)
 		}
 		if text := string(r.Problem.Text); old && (!strings.HasPrefix(text, "cannot use Puppet 5.5.22 ("+p.Program+"): Pulley needs Puppet 7 or newer") || !strings.Contains(text, "\nupgrade Puppet")) {
@@ -49,13 +49,13 @@ func TestRunNamesPuppetThatIsTooOld(t *testing.T) {
 
 // A name from etcd or a file must not become a path, an option or a line of puppet.conf.
 func TestInvalidNamesAreRefused(t *testing.T) {
-	for what, spoil := range map[string]func(p *puppet.Puppet, job *agent.Job){
-		"id with a slash": func(_ *puppet.Puppet, j *agent.Job) { j.ID = "../../etc" }, "no id": func(_ *puppet.Puppet, j *agent.Job) { j.ID = "" },
-		"environment":      func(_ *puppet.Puppet, j *agent.Job) { j.PuppetEnvironment = "dev-1" },
-		"environment path": func(_ *puppet.Puppet, j *agent.Job) { j.PuppetEnvironment = ".." },
-		"certname":         func(_ *puppet.Puppet, j *agent.Job) { j.Certname = "a\nb" }, "no certname": func(_ *puppet.Puppet, j *agent.Job) { j.Certname = "" },
-		"no tree": func(_ *puppet.Puppet, j *agent.Job) { j.Tree += "/gone" }, "relative folder": func(p *puppet.Puppet, _ *agent.Job) { p.Dir = "agent" },
-		"unwritable folder": func(p *puppet.Puppet, j *agent.Job) { p.Dir = filepath.Join(j.Tree, "manifests", "site.pp") },
+	for what, spoil := range map[string]func(p *puppet.Puppet, job *model.Job){
+		"id with a slash": func(_ *puppet.Puppet, j *model.Job) { j.ID = "../../etc" }, "no id": func(_ *puppet.Puppet, j *model.Job) { j.ID = "" },
+		"environment":      func(_ *puppet.Puppet, j *model.Job) { j.PuppetEnvironment = "dev-1" },
+		"environment path": func(_ *puppet.Puppet, j *model.Job) { j.PuppetEnvironment = ".." },
+		"certname":         func(_ *puppet.Puppet, j *model.Job) { j.Certname = "a\nb" }, "no certname": func(_ *puppet.Puppet, j *model.Job) { j.Certname = "" },
+		"no tree": func(_ *puppet.Puppet, j *model.Job) { j.Tree += "/gone" }, "relative folder": func(p *puppet.Puppet, _ *model.Job) { p.Dir = "agent" },
+		"unwritable folder": func(p *puppet.Puppet, j *model.Job) { p.Dir = filepath.Join(j.Tree, "manifests", "site.pp") },
 	} {
 		dir, p, job := machine(t, "")
 		spoil(p, &job)
@@ -81,7 +81,7 @@ func TestRunDoesNotChangeRelease(t *testing.T) {
 	}
 	before := list()
 	for range 2 { // the same id again: an interrupted run is repeated
-		if result, err := p.Apply(t.Context(), job); err != nil || result.Kind != agent.Success {
+		if result, err := p.Apply(t.Context(), job); err != nil || result.Kind != model.Success {
 			t.Fatalf("%+v, %v", result, err)
 		}
 	}
@@ -234,7 +234,7 @@ func TestTagsHaveThePuppetForm(t *testing.T) {
 		"web": true, "Größe": true, "apt::update": true, "a.b-c:d_1": true, "_x": true, "٣": true,
 		"": false, "-web": false, ":web": false, "web,db": false, "web db": false, "a\nb": false, "a\xff": false, "a/b": false,
 	} {
-		if err := puppet.CheckTags(agent.Part{Tags: []string{text}}); (err == nil) != is {
+		if err := puppet.CheckTags(model.Part{Tags: []string{text}}); (err == nil) != is {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

@@ -13,9 +13,9 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"pulley/agent"
 	"pulley/internal/bounded"
 	"pulley/internal/clip"
+	"pulley/internal/model"
 )
 
 // The limits of a report, and of the stored part of it.
@@ -42,10 +42,10 @@ type runReport struct {
 	CodeID      string `yaml:"code_id"`
 	Cached      string `yaml:"cached_catalog_status"` // not_used, explicitly_requested or on_failure
 
-	Counts    agent.Counts             `yaml:"-"`
+	Counts    model.Counts             `yaml:"-"`
 	Durations map[string]time.Duration `yaml:"-"`
-	Resources []agent.ResourceEvent    `yaml:"-"` // failed first, then skipped, changed and noop; limited
-	Log       []agent.LogLine          `yaml:"-"`
+	Resources []model.ResourceEvent    `yaml:"-"` // failed first, then skipped, changed and noop; limited
+	Log       []model.LogLine          `yaml:"-"`
 
 	declares bool              // a node declaration has resources of its own, besides messages
 	left     int               // resources beyond the limit
@@ -152,10 +152,10 @@ func (r *reportFile) metrics() {
 }
 
 // logs reads the log, and returns the lines of each source. Some failures appear only there.
-func (r *reportFile) logs() map[string][]agent.LogLine {
-	sources := map[string][]agent.LogLine{}
+func (r *reportFile) logs() map[string][]model.LogLine {
+	sources := map[string][]model.LogLine{}
 	for _, l := range r.Logs {
-		line := agent.LogLine{Level: clip.Text(l.Level, 16), Source: clip.Text(l.Source, maxMessage), Message: clip.Text(l.Message, maxMessage)}
+		line := model.LogLine{Level: clip.Text(l.Level, 16), Source: clip.Text(l.Source, maxMessage), Message: clip.Text(l.Message, maxMessage)}
 		line.Time, _ = time.Parse(time.RFC3339Nano, l.Time)
 		if strings.HasPrefix(strings.TrimLeft(l.Message, "\n"), "--- ") && strings.Contains(l.Message, "\n+++ ") {
 			r.diffs[l.Source] = plainDiff(l.Message)
@@ -169,7 +169,7 @@ func (r *reportFile) logs() map[string][]agent.LogLine {
 	return sources
 }
 
-func (r *reportFile) resources(sources map[string][]agent.LogLine) {
+func (r *reportFile) resources(sources map[string][]model.LogLine) {
 	if r.Statuses.Kind != yaml.MappingNode {
 		return
 	}
@@ -190,7 +190,7 @@ func (r *reportFile) resources(sources map[string][]agent.LogLine) {
 		if status == "noop" {
 			r.Counts.Pending++
 		}
-		e := agent.ResourceEvent{
+		e := model.ResourceEvent{
 			Resource: clip.Text(r.Statuses.Content[i].Value, maxMessage), Status: status,
 			File: clip.Text(s.File, maxMessage), Line: max(s.Line, 0), Messages: s.messages(status, lines),
 		}
@@ -206,7 +206,7 @@ func (r *reportFile) resources(sources map[string][]agent.LogLine) {
 		r.Resources = append(r.Resources, e)
 	}
 	rank := []string{"failed", "skipped", "changed", "noop"}
-	slices.SortStableFunc(r.Resources, func(a, b agent.ResourceEvent) int {
+	slices.SortStableFunc(r.Resources, func(a, b model.ResourceEvent) int {
 		return cmp.Compare(slices.Index(rank, a.Status), slices.Index(rank, b.Status))
 	})
 	limit := maxResources
@@ -219,8 +219,8 @@ func (r *reportFile) resources(sources map[string][]agent.LogLine) {
 
 // status returns "" for a resource that needs no mention. Puppet skips for several reasons (tags, schedules). Only a
 // failed dependency counts, and only the log identifies it.
-func (s *resourceStatus) status(lines []agent.LogLine) string {
-	dependency := func(l agent.LogLine) bool { return strings.Contains(l.Message, "failed dependencies") }
+func (s *resourceStatus) status(lines []model.LogLine) string {
+	dependency := func(l model.LogLine) bool { return strings.Contains(l.Message, "failed dependencies") }
 	switch {
 	case s.Failed || s.FailedToRestart:
 		return "failed"
@@ -238,7 +238,7 @@ func (s *resourceStatus) status(lines []agent.LogLine) string {
 }
 
 // messages returns the messages of the resource's events, failures first, or else the log lines of the resource.
-func (s *resourceStatus) messages(status string, lines []agent.LogLine) []string {
+func (s *resourceStatus) messages(status string, lines []model.LogLine) []string {
 	var first, rest []string
 	for _, e := range s.Events {
 		switch text := clip.Text(e.Message, maxMessage); {

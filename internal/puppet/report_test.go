@@ -12,7 +12,7 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 func sample(t testing.TB, name string) *runReport {
@@ -26,14 +26,14 @@ func sample(t testing.TB, name string) *runReport {
 
 // Without it, an operator who has asked for diffs sees checksums, or a private text.
 func TestDiffsOfRuns(t *testing.T) {
-	find := func(r *runReport, resource string) agent.ResourceEvent {
+	find := func(r *runReport, resource string) model.ResourceEvent {
 		for _, e := range r.Resources {
 			if e.Resource == resource {
 				return e
 			}
 		}
 		t.Fatalf("%s is not in the report", resource)
-		return agent.ResourceEvent{}
+		return model.ResourceEvent{}
 	}
 	r := sample(t, "diff")
 	if got, want := find(r, "File[/etc/app/motd]").Diff, "--- /etc/app/motd\n+++ /etc/app/motd\n@@ -1,3 +1,3 @@\n one\n-2\n+two\n three"; !strings.HasPrefix(got, want) {
@@ -67,14 +67,14 @@ func TestParseReport(t *testing.T) {
 	if r.Status != "failed" || !r.Completed || r.Noop {
 		t.Errorf("report %+v", r)
 	}
-	if want := (agent.Counts{Total: 9, Failed: 1, Skipped: 1, OutOfSync: 1}); r.Counts != want {
+	if want := (model.Counts{Total: 9, Failed: 1, Skipped: 1, OutOfSync: 1}); r.Counts != want {
 		t.Errorf("counts %+v, want %+v", r.Counts, want)
 	}
 	if d := r.Durations["config_retrieval"]; d < 97*time.Millisecond || d > 98*time.Millisecond {
 		t.Errorf("config_retrieval took %s, want 97.99 ms", d)
 	}
 	manifest := "/var/lib/pulley/runs/1/environments/dev/manifests/site.pp"
-	want := []agent.ResourceEvent{
+	want := []model.ResourceEvent{
 		{Resource: "Exec[/bin/false]", Status: "failed", File: manifest, Line: 1, Messages: []string{"change from 'notrun' to ['0'] failed: '/bin/false' returned 1 instead of one of [0]"}},
 		{Resource: "Notify[x]", Status: "skipped", File: manifest, Line: 1, Messages: []string{"Dependency Exec[/bin/false] has failures: true", "Skipping because of failed dependencies"}},
 	}

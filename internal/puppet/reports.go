@@ -14,11 +14,10 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/clip"
-
+	"pulley/internal/model"
 	"pulley/internal/pattern"
 )
 
@@ -62,7 +61,7 @@ const (
 
 // reportsOf returns the report processors of a run: those of the node, else those of the environment file of the
 // release.
-func (p *Puppet) reportsOf(job agent.Job) (Reports, error) {
+func (p *Puppet) reportsOf(job model.Job) (Reports, error) {
 	if job.Code != "" { // it is no run of the release
 		return Reports{}, nil
 	}
@@ -123,7 +122,7 @@ func (p *Puppet) placeReporter(dir string, r Reports) error {
 }
 
 // queueReport marks the report of an ended run as unsent.
-func (p *Puppet) queueReport(job agent.Job, r agent.Result, to Reports) {
+func (p *Puppet) queueReport(job model.Job, r model.Result, to Reports) {
 	if len(to.Processors) == 0 || job.Noop || r.Report == "" {
 		return
 	}
@@ -216,7 +215,7 @@ func (p *Puppet) send(ctx context.Context, waiting []unsent) (sent map[string]bo
 	if err != nil {
 		return nil, nil, err
 	}
-	job := agent.Job{ID: newest.Run, Identity: agent.Identity{Certname: newest.Certname, PuppetEnvironment: newest.Environment}}
+	job := model.Job{ID: newest.Run, Identity: model.Identity{Certname: newest.Certname, PuppetEnvironment: newest.Environment}}
 	if _, err := os.Stat(p.environmentDir(job)); err != nil { // the release is no longer on disk, and http needs none
 		if err := errors.Join(os.RemoveAll(p.environmentDir(job)), os.Mkdir(p.environmentDir(job), 0o700)); err != nil {
 			return nil, nil, err

@@ -22,9 +22,9 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"pulley/agent"
 	"pulley/internal/child"
 	"pulley/internal/facts"
+	"pulley/internal/model"
 	"pulley/internal/puppet/settings"
 )
 
@@ -49,7 +49,7 @@ type namedServer struct {
 
 // servedBy returns what the release of a job says about Puppet servers; nil if the release has its code. The problem is that of
 // a node without a server.
-func (p *Puppet) servedBy(ctx context.Context, job agent.Job) (*served, *agent.Problem, error) {
+func (p *Puppet) servedBy(ctx context.Context, job model.Job) (*served, *model.Problem, error) {
 	if job.Code != "" { // it is no run of the release
 		return nil, nil, nil
 	}
@@ -69,7 +69,7 @@ func (p *Puppet) servedBy(ctx context.Context, job agent.Job) (*served, *agent.P
 		return s, nil, err
 	}
 	if len(of.Servers) == 0 {
-		return s, &agent.Problem{Code: agent.PuppetServerNone, Text: agent.Prose(cmp.Or(name, "the release") + " has no puppet.servers")}, nil
+		return s, &model.Problem{Code: model.PuppetServerNone, Text: model.Prose(cmp.Or(name, "the release") + " has no puppet.servers")}, nil
 	}
 	value, err := p.criteria(ctx, job, of, attributesOf(job, root))
 	if err != nil {
@@ -77,7 +77,7 @@ func (p *Puppet) servedBy(ctx context.Context, job agent.Job) (*served, *agent.P
 	}
 	s.choice = of.ChooseServer(job.Node, value)
 	if s.choice.Server == "" {
-		return s, &agent.Problem{Code: agent.PuppetServerNone, Text: agent.Prose(s.choice.String())}, nil
+		return s, &model.Problem{Code: model.PuppetServerNone, Text: model.Prose(s.choice.String())}, nil
 	}
 	for _, name := range append([]string{s.choice.Server}, s.choice.Others...) {
 		s.servers = append(s.servers, namedServer{name, of.Servers[name]})
@@ -87,7 +87,7 @@ func (p *Puppet) servedBy(ctx context.Context, job agent.Job) (*served, *agent.P
 
 // puppetSettings reads `puppet` of the environment file of the release. Unlike package environments, it ignores unknown keys: a
 // newer file may have them.
-func puppetSettings(job agent.Job) (s settings.PuppetSettings, name string, root *yaml.Node, err error) {
+func puppetSettings(job model.Job) (s settings.PuppetSettings, name string, root *yaml.Node, err error) {
 	name, root, err = environmentFile(job, mentionsPuppet())
 	part := entry(root, "puppet")
 	if err != nil || part == nil {
@@ -110,7 +110,7 @@ func puppetSettings(job agent.Job) (s settings.PuppetSettings, name string, root
 }
 
 // givenSettings returns the settings of Puppet in the environment file of the release.
-func givenSettings(job agent.Job) (map[string]string, error) {
+func givenSettings(job model.Job) (map[string]string, error) {
 	name, root, err := environmentFile(job, mentionsPuppet())
 	if err != nil {
 		return nil, err
@@ -145,8 +145,8 @@ func writeGiven(b *strings.Builder, given map[string]string) {
 
 // Enforcement returns puppet.enforce of the environment file of the release in tree; "" also if the file is not readable, which a
 // run reports.
-func Enforcement(tree string, id agent.Identity) string {
-	of, _, _, err := puppetSettings(agent.Job{Identity: id, Tree: tree})
+func Enforcement(tree string, id model.Identity) string {
+	of, _, _, err := puppetSettings(model.Job{Identity: id, Tree: tree})
 	if err != nil {
 		return ""
 	}
@@ -154,7 +154,7 @@ func Enforcement(tree string, id agent.Identity) string {
 }
 
 // attributesOf returns the attributes of the job's node. Its own override those of its role.
-func attributesOf(job agent.Job, root *yaml.Node) func(name string) string {
+func attributesOf(job model.Job, root *yaml.Node) func(name string) string {
 	return func(name string) string {
 		for _, part := range []*yaml.Node{entry(root, "nodes", plainName(job.Identity)), entry(root, "roles", job.Role)} {
 			if n := entry(part, "attributes", name); n != nil && n.Value != "" {
@@ -167,7 +167,7 @@ func attributesOf(job agent.Job, root *yaml.Node) func(name string) string {
 
 // criteria returns the values of the criteria: attributes, else facts. It gathers the facts if a criterion needs them and the node
 // never did.
-func (p *Puppet) criteria(ctx context.Context, job agent.Job, of settings.PuppetSettings, attribute func(string) string) (func(string) string, error) {
+func (p *Puppet) criteria(ctx context.Context, job model.Job, of settings.PuppetSettings, attribute func(string) string) (func(string) string, error) {
 	var known []byte
 	if slices.ContainsFunc(of.Choose, func(criterion string) bool { return attribute(criterion) == "" }) {
 		var err error
@@ -189,12 +189,12 @@ func (p *Puppet) criteria(ctx context.Context, job agent.Job, of settings.Puppet
 
 // Reach returns why no Puppet server answers the job's node; nil if one does, or if the job needs none. Problems that a run
 // reports are none of Reach.
-func (p *Puppet) Reach(ctx context.Context, job agent.Job) *agent.Problem {
+func (p *Puppet) Reach(ctx context.Context, job model.Job) *model.Problem {
 	s, none, err := p.servedBy(ctx, job)
 	if s == nil || none != nil || err != nil {
 		return nil
 	}
-	if _, _, problem := p.answering(ctx, job, s); problem != nil && problem.Code == agent.PuppetServerAway {
+	if _, _, problem := p.answering(ctx, job, s); problem != nil && problem.Code == model.PuppetServerAway {
 		return problem
 	}
 	return nil
@@ -202,12 +202,12 @@ func (p *Puppet) Reach(ctx context.Context, job agent.Job) *agent.Problem {
 
 // answering returns the first of the servers that answers. The problem is that of the node's own server if it does not fail by
 // its certificate, else that of the first server.
-func (p *Puppet) answering(ctx context.Context, job agent.Job, s *served) (namedServer, settings.Choice, *agent.Problem) {
+func (p *Puppet) answering(ctx context.Context, job model.Job, s *served) (namedServer, settings.Choice, *model.Problem) {
 	identity, cas, problem := p.serverIdentity(job.Certname, time.Now())
 	if problem != nil {
 		return namedServer{}, s.choice, problem
 	}
-	var first *agent.Problem
+	var first *model.Problem
 	var texts []string
 	for i, server := range s.servers {
 		problem := probe(ctx, server, identity, cas)
@@ -223,7 +223,7 @@ func (p *Puppet) answering(ctx context.Context, job agent.Job, s *served) (named
 		}
 		texts = append(texts, server.name+": "+string(problem.Text))
 	}
-	first.Text = agent.Prose(strings.Join(texts, "; "))
+	first.Text = model.Prose(strings.Join(texts, "; "))
 	return namedServer{}, s.choice, first
 }
 
@@ -243,9 +243,9 @@ const aioRoot = "/opt/puppetlabs/"
 
 // serverIdentity reads and checks the certificate for the Puppet server. Without one, Puppet itself would make a key and send a
 // request to the CA.
-func (p *Puppet) serverIdentity(name string, now time.Time) (tls.Certificate, *x509.CertPool, *agent.Problem) {
-	missing := func(format string, args ...any) (tls.Certificate, *x509.CertPool, *agent.Problem) {
-		return tls.Certificate{}, nil, &agent.Problem{Code: agent.CertificateMissing, Text: agent.Prose(fmt.Sprintf(format, args...))}
+func (p *Puppet) serverIdentity(name string, now time.Time) (tls.Certificate, *x509.CertPool, *model.Problem) {
+	missing := func(format string, args ...any) (tls.Certificate, *x509.CertPool, *model.Problem) {
+		return tls.Certificate{}, nil, &model.Problem{Code: model.CertificateMissing, Text: model.Prose(fmt.Sprintf(format, args...))}
 	}
 	dir := p.sslDir()
 	var files [3][]byte
@@ -272,12 +272,12 @@ func (p *Puppet) serverIdentity(name string, now time.Time) (tls.Certificate, *x
 	case leaf.Subject.CommonName != name:
 		return missing("%s is the certificate of %s, not of %s", filepath.Join(dir, "certs", name+".pem"), leaf.Subject.CommonName, name)
 	case now.Before(leaf.NotBefore) || now.After(leaf.NotAfter):
-		return tls.Certificate{}, nil, &agent.Problem{Code: agent.CertificateTime, Text: agent.Prose(fmt.Sprintf("it is valid from %s to %s, and the clock reads %s",
+		return tls.Certificate{}, nil, &model.Problem{Code: model.CertificateTime, Text: model.Prose(fmt.Sprintf("it is valid from %s to %s, and the clock reads %s",
 			leaf.NotBefore.UTC().Format(time.RFC3339), leaf.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339)))}
 	}
 	if rest, _ := pem.Decode(files[2]); rest != nil {
 		if ca, err := x509.ParseCertificate(rest.Bytes); err == nil && (now.Before(ca.NotBefore) || now.After(ca.NotAfter)) {
-			return tls.Certificate{}, nil, &agent.Problem{Code: agent.CertificateTime, Text: agent.Prose(fmt.Sprintf("its CA is valid from %s to %s, and the clock reads %s",
+			return tls.Certificate{}, nil, &model.Problem{Code: model.CertificateTime, Text: model.Prose(fmt.Sprintf("its CA is valid from %s to %s, and the clock reads %s",
 				ca.NotBefore.UTC().Format(time.RFC3339), ca.NotAfter.UTC().Format(time.RFC3339), now.UTC().Format(time.RFC3339)))}
 		}
 	}
@@ -288,7 +288,7 @@ func (p *Puppet) serverIdentity(name string, now time.Time) (tls.Certificate, *x
 const probeDeadline = 20 * time.Second
 
 // probe asks a server for its status. Any answer but one of a server that starts or stops will do.
-func probe(ctx context.Context, s namedServer, own tls.Certificate, cas *x509.CertPool) *agent.Problem {
+func probe(ctx context.Context, s namedServer, own tls.Certificate, cas *x509.CertPool) *model.Problem {
 	ctx, cancel := context.WithTimeout(ctx, probeDeadline)
 	defer cancel()
 	dialer := &net.Dialer{Timeout: probeDeadline / 2}
@@ -304,7 +304,7 @@ func probe(ctx context.Context, s namedServer, own tls.Certificate, cas *x509.Ce
 	}
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "https://"+s.HostPort()+"/status/v1/simple", nil)
 	if err != nil {
-		return &agent.Problem{Code: agent.PuppetServerAway, Text: agent.Prose(err.Error())}
+		return &model.Problem{Code: model.PuppetServerAway, Text: model.Prose(err.Error())}
 	}
 	answer, err := client.Do(request)
 	if err != nil {
@@ -313,7 +313,7 @@ func probe(ctx context.Context, s namedServer, own tls.Certificate, cas *x509.Ce
 	_ = answer.Body.Close()
 	switch answer.StatusCode {
 	case http.StatusBadGateway, http.StatusServiceUnavailable, http.StatusGatewayTimeout:
-		return &agent.Problem{Code: agent.PuppetServerAway, Text: agent.Prose("it answers " + strconv.Itoa(answer.StatusCode) + ": it starts, stops or is overloaded")}
+		return &model.Problem{Code: model.PuppetServerAway, Text: model.Prose("it answers " + strconv.Itoa(answer.StatusCode) + ": it starts, stops or is overloaded")}
 	}
 	return nil
 }
@@ -322,38 +322,38 @@ func probe(ctx context.Context, s namedServer, own tls.Certificate, cas *x509.Ce
 var refusal = lazily(`remote error: tls: (.*certificate.*|access denied)`)
 
 // refusedBy names the cause of a failed probe.
-func refusedBy(err error) *agent.Problem {
+func refusedBy(err error) *model.Problem {
 	var at *net.OpError
 	var unverified *tls.CertificateVerificationError
 	text := err.Error()
 	if cause := errors.Unwrap(err); cause != nil { // without the URL
 		text = cause.Error()
 	}
-	code := agent.PuppetServerAway
+	code := model.PuppetServerAway
 	switch {
 	case errors.As(err, &unverified):
-		code = agent.ServerUntrusted
+		code = model.ServerUntrusted
 		var invalid x509.CertificateInvalidError
 		if errors.As(err, &invalid) && invalid.Reason == x509.Expired {
-			code = agent.CertificateTime
+			code = model.CertificateTime
 		}
 	case refusal().MatchString(text):
-		code, text = agent.CertificateRefused, refusal().FindStringSubmatch(text)[1]
+		code, text = model.CertificateRefused, refusal().FindStringSubmatch(text)[1]
 	case errors.As(err, &at) && at.Op == "remote error":
-		code = agent.CertificateRefused
+		code = model.CertificateRefused
 	case errors.Is(err, context.DeadlineExceeded):
 		text = "it did not answer within " + probeDeadline.String()
 	}
-	return &agent.Problem{Code: code, Text: agent.Prose(oneLine(text))}
+	return &model.Problem{Code: code, Text: model.Prose(oneLine(text))}
 }
 
 // applyServed runs puppet agent against the server of a reference release.
-func (p *Puppet) applyServed(ctx context.Context, job agent.Job, s *served) (agent.Result, error) {
-	untouched := func(problem agent.Problem) (agent.Result, error) {
-		return agent.Result{Kind: agent.Untouched, Outcome: agent.Failed, Noop: job.Noop, Problem: problem}, nil
+func (p *Puppet) applyServed(ctx context.Context, job model.Job, s *served) (model.Result, error) {
+	untouched := func(problem model.Problem) (model.Result, error) {
+		return model.Result{Kind: model.Untouched, Outcome: model.Failed, Noop: job.Noop, Problem: problem}, nil
 	}
 	if job.Preview {
-		return untouched(agent.Problem{Code: agent.PreviewServed})
+		return untouched(model.Problem{Code: model.PreviewServed})
 	}
 	server, choice, problem := p.answering(ctx, job, s)
 	if problem != nil {
@@ -361,14 +361,14 @@ func (p *Puppet) applyServed(ctx context.Context, job agent.Job, s *served) (age
 	}
 	cmd, err := p.agentCommand(job, s, server)
 	if err != nil {
-		return agent.Result{}, err
+		return model.Result{}, err
 	}
 	e, err := p.run(ctx, cmd, job)
 	if err != nil {
-		return agent.Result{}, err
+		return model.Result{}, err
 	}
 	r := p.resultServed(job, e, s.environment)
-	r.Served = &agent.Served{Environment: s.environment, Server: server.name, Reason: string(choice.Reason), Criterion: choice.Criterion, Value: choice.Value, Code: r.ConfigVersion}
+	r.Served = &model.Served{Environment: s.environment, Server: server.name, Reason: string(choice.Reason), Criterion: choice.Criterion, Value: choice.Value, Code: r.ConfigVersion}
 	return r, nil
 }
 
@@ -382,7 +382,7 @@ func (p *Puppet) agentDir() string { return filepath.Join(p.Dir, "puppet", "agen
 //	runs/<id>/conf/routes.yaml           names the terminus in addresses
 //	runs/<id>/modules                    the module of addresses, and links to the installed modules of Puppet's core types
 //	puppet/agent                         vardir and the like: plug-ins of the server, and no catalog
-func (p *Puppet) agentCommand(job agent.Job, s *served, server namedServer) (*child.Command, error) {
+func (p *Puppet) agentCommand(job model.Job, s *served, server namedServer) (*child.Command, error) {
 	name, err := p.find()
 	if err != nil {
 		return nil, err
@@ -429,7 +429,7 @@ func placeAddress(dir, address string) error {
 }
 
 // agentConf returns the run's puppet.conf.
-func (p *Puppet) agentConf(job agent.Job, core bool, more map[string]string, server namedServer) []byte {
+func (p *Puppet) agentConf(job model.Job, core bool, more map[string]string, server namedServer) []byte {
 	own := p.agentDir()
 	var b strings.Builder
 	b.WriteString(confHeader)

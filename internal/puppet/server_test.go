@@ -5,7 +5,7 @@ import (
 	"path/filepath"
 	"testing"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/puppet"
 )
 
@@ -13,8 +13,8 @@ import (
 func TestEnforcement(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]string{
-		"puppet: {enforce: off}\nroles: {}\n":          agent.EnforceOff,
-		"puppet:\n  enforce: daemon\nroles: {}\n":      agent.EnforceDaemon,
+		"puppet: {enforce: off}\nroles: {}\n":          model.EnforceOff,
+		"puppet:\n  enforce: daemon\nroles: {}\n":      model.EnforceDaemon,
 		"puppet: {reports: [http], newer_key: {a: 1}}": "",
 		"puppet: a text":        "",
 		"puppet: {settings: 5}": "",
@@ -28,7 +28,7 @@ func TestEnforcement(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(tree, "environments/dev.yaml"), []byte(text), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		if got := puppet.Enforcement(tree, agent.Identity{Node: "web1", PuppetEnvironment: "dev"}); got != want {
+		if got := puppet.Enforcement(tree, model.Identity{Node: "web1", PuppetEnvironment: "dev"}); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
 	}

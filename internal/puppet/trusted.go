@@ -13,9 +13,8 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"pulley/agent"
 	"pulley/internal/bounded"
-
+	"pulley/internal/model"
 	"pulley/internal/pattern"
 )
 
@@ -34,7 +33,7 @@ const maxEnvironmentFile = 4 << 20
 // trustedSettings returns the value of $trusted for the run: {"trusted": …} as JSON, which `puppet lookup --facts` also
 // takes. authenticated is "remote", as for a certificate with extensions, only if the operator supplied some. external is what
 // trusted_external_command printed in the last run; a run itself starts the command.
-func trustedSettings(job agent.Job, external json.RawMessage) ([]byte, error) {
+func trustedSettings(job model.Job, external json.RawMessage) ([]byte, error) {
 	extensions, err := readExtensions(job)
 	if err != nil {
 		return nil, err
@@ -61,7 +60,7 @@ func trustedSettings(job agent.Job, external json.RawMessage) ([]byte, error) {
 // The agent reads nothing else of the file: a newer file may have keys that this agent does not know. A file that is no
 // YAML, or whose trusted extensions are no texts, is a *ReleaseError: a node without its extensions would apply another
 // catalog.
-func readExtensions(job agent.Job) (extensions map[string]string, err error) {
+func readExtensions(job model.Job) (extensions map[string]string, err error) {
 	name, root, err := environmentFile(job, mentionsTrusted())
 	if err != nil {
 		return nil, err
@@ -79,7 +78,7 @@ func readExtensions(job agent.Job) (extensions map[string]string, err error) {
 
 // environmentFile returns the mapping in environments/<environment>.yaml of the release, and the file's name. It returns
 // nil without a file, and for a file that does not mention what the caller looks for.
-func environmentFile(job agent.Job, mentions *regexp.Regexp) (name string, root *yaml.Node, err error) {
+func environmentFile(job model.Job, mentions *regexp.Regexp) (name string, root *yaml.Node, err error) {
 	name, data, err := readEnvironmentFile(job)
 	if err != nil || !mentions.Match(data) {
 		return name, nil, err
@@ -102,7 +101,7 @@ func environmentFile(job agent.Job, mentions *regexp.Regexp) (name string, root 
 // mentionsTrusted excludes files without the key: they may be no environment files of Pulley.
 var mentionsTrusted = pattern.Lazy(`(?m)\btrusted\b["']?\s*:`)
 
-func readEnvironmentFile(job agent.Job) (name string, data []byte, err error) {
+func readEnvironmentFile(job model.Job) (name string, data []byte, err error) {
 	root, err := os.OpenRoot(job.Tree)
 	if err != nil {
 		return "", nil, fmt.Errorf("cannot open the release: %w", err)
@@ -127,7 +126,7 @@ func readEnvironmentFile(job agent.Job) (name string, data []byte, err error) {
 }
 
 // plainName returns the node's name without its stack: one environment file serves all stacks.
-func plainName(id agent.Identity) string {
+func plainName(id model.Identity) string {
 	if _, stack, in := strings.Cut(id.Environment, "@"); in {
 		return strings.TrimSuffix(id.Node, "_"+stack)
 	}

@@ -14,12 +14,11 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"pulley/agent"
 	"pulley/internal/bounded"
 	"pulley/internal/clip"
-	"pulley/internal/puppet/settings"
-
+	"pulley/internal/model"
 	"pulley/internal/pattern"
+	"pulley/internal/puppet/settings"
 )
 
 // DeployFile is the file in the root of a release that names its commit, in r10k's format. Scripts of config_version
@@ -294,7 +293,7 @@ func versionFile(dir string) string { return filepath.Join(dir, "config_version"
 
 // setVersion runs the release's own command before Puppet starts, and gives Puppet the result. A command that fails
 // inside Puppet would end the run.
-func (p *Puppet) setVersion(ctx context.Context, job agent.Job) (version string, err error) {
+func (p *Puppet) setVersion(ctx context.Context, job model.Job) (version string, err error) {
 	v, err := ConfigVersion(ctx, job.Tree, p.environmentDir(job))
 	if v.Unconfined { // the release runs as root anyway; a command that misbehaves is a mistake, not an attack
 		p.log().Warn("config_version could change the release or leave processes: this machine permits no namespaces")

@@ -10,8 +10,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 	"pulley/internal/release/content"
 	"pulley/internal/release/trust"
 )
@@ -20,7 +20,7 @@ import (
 type AgentRelease struct {
 	Version   string                     `json:"version"`
 	Platforms map[string]content.Program `json:"platforms"` // by GOOS/GOARCH, like linux/amd64
-	Message   agent.Prose                `json:"message,omitempty"`
+	Message   model.Prose                `json:"message,omitempty"`
 	Author    string                     `json:"author"` // publisher
 	At        time.Time                  `json:"at"`
 }

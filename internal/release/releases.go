@@ -15,8 +15,8 @@ import (
 	version "github.com/hashicorp/go-version"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 	"pulley/internal/release/content"
 	"pulley/internal/release/trust"
 )
@@ -34,7 +34,7 @@ type Release struct {
 	Commit       string         `json:"commit,omitempty"`  // of the published work tree
 	Ref          string         `json:"ref,omitempty"`     // that resolved to the commit
 	Dirty        bool           `json:"dirty,omitempty"`   // it had uncommitted changes
-	Message      agent.Prose    `json:"message,omitempty"` // description of its content
+	Message      model.Prose    `json:"message,omitempty"` // description of its content
 	Author       string         `json:"author"`            // publisher
 	CommitAuthor string         `json:"commit_author,omitempty"`
 	Modules      string         `json:"modules,omitempty"`  // tool that resolved its Puppetfile, like r10k; "" for none
@@ -111,8 +111,8 @@ func (e *UnreadableReleases) Error() string {
 func (e *UnreadableReleases) Unwrap() []error { return e.Errors }
 
 // Target returns the release as part of a target.
-func (r Release) Target() agent.Target {
-	return agent.Target{Release: r.Version, Tree: r.Content.Tree}
+func (r Release) Target() model.Target {
+	return model.Target{Release: r.Version, Tree: r.Content.Tree}
 }
 
 // CompareVersions orders two versions like hashicorp/go-version. It orders any other string by its bytes.
@@ -128,7 +128,7 @@ func CompareVersions(a, b string) int {
 // Withdrawal is an operator's decision that no node takes a release from now on. Rollbacks to it stay possible.
 type Withdrawal struct {
 	By  string      `json:"by"`
-	Why agent.Prose `json:"why,omitempty"`
+	Why model.Prose `json:"why,omitempty"`
 	At  time.Time   `json:"at"`
 }
 

@@ -3,7 +3,7 @@ package rollout
 import (
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // Step is the next step of a campaign. If State is not nil, the step writes the state and nothing else: a controller must
@@ -23,7 +23,7 @@ func (s Step) Empty() bool { return s.State == nil && len(s.Assign)+len(s.Withdr
 // Assign is an assignment to write for a node whose host entry is unchanged.
 type Assign struct {
 	Node       string
-	Assignment agent.Assignment
+	Assignment model.Assignment
 }
 
 // Start returns the first state of a campaign.
@@ -79,7 +79,7 @@ type advance struct {
 	queue   map[string]bool // nodes to be ordered again, when the step began
 }
 
-func (a *advance) open() bool { return a.o.Gate.State == agent.GateOpen || a.o.Gate.State == "" }
+func (a *advance) open() bool { return a.o.Gate.State == model.GateOpen || a.o.Gate.State == "" }
 
 // clocks stops deadlines while the gate is closed, and corrects instants that are in the future after the clock was set back.
 func (a *advance) clocks() {
@@ -189,14 +189,14 @@ func (a *advance) assign() (all []Assign) {
 		if slot.State != Ordered || !read || n.has(slot, a.p.Epoch) || a.outdated(slot, n) {
 			continue
 		}
-		kind := agent.AssignTake
+		kind := model.AssignTake
 		switch {
 		case a.p.Noop:
-			kind = agent.AssignNoop
+			kind = model.AssignNoop
 		case a.p.Kind == Run:
-			kind = agent.AssignRun
+			kind = model.AssignRun
 		}
-		all = append(all, Assign{node, agent.Assignment{
+		all = append(all, Assign{node, model.Assignment{
 			ID: slot.ID, Kind: kind, Machine: slot.Machine, Target: a.p.Target, Agent: a.p.Agent, Rollout: a.p.ID, Epoch: a.p.Epoch,
 		}})
 	}

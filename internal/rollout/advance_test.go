@@ -7,14 +7,13 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/model"
 )
 
 var (
 	t0   = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	oldT = agent.Target{Release: "1.0.0", Tree: "a", Data: 3, DataDigest: "d"}
-	newT = agent.Target{Release: "2.0.0", Tree: "b", Data: 3, DataDigest: "d"}
+	oldT = model.Target{Release: "1.0.0", Tree: "a", Data: 3, DataDigest: "d"}
+	newT = model.Target{Release: "2.0.0", Tree: "b", Data: 3, DataDigest: "d"}
 )
 
 // bench is a campaign over an imitated etcd, for tests that tell a story.
@@ -30,19 +29,19 @@ type bench struct {
 
 func begin(t testing.TB, fleet string, policy Policy) *bench {
 	t.Helper()
-	p, err := Make(Order{ID: "r1", Epoch: 5, Target: agent.Target{Release: newT.Release, Tree: newT.Tree}, Origin: oldT, Policy: policy, Roles: []string{"db", "web"}, At: t0}, fleetOf(fleet))
+	p, err := Make(Order{ID: "r1", Epoch: 5, Target: model.Target{Release: newT.Release, Tree: newT.Tree}, Origin: oldT, Policy: policy, Roles: []string{"db", "web"}, At: t0}, fleetOf(fleet))
 	if err != nil {
 		t.Fatal(err)
 	}
 	b := &bench{t: t, plan: p, state: Start(t0), now: t0, o: Observed{
-		Gate: agent.Gate{Epoch: 5, State: agent.GateOpen, Rollout: "r1"}, Nodes: map[string]Node{}, Hosts: fleetOf(fleet),
+		Gate: model.Gate{Epoch: 5, State: model.GateOpen, Rollout: "r1"}, Nodes: map[string]Node{}, Hosts: fleetOf(fleet),
 	}}
 	for _, c := range fleetOf(fleet) {
 		b.rev++
 		b.o.Nodes[c.Node] = Node{
-			Host: &agent.Host{Node: c.Node, Role: c.Role, MachineID: c.Machine}, HostAt: b.rev, StatusAt: b.rev, Wanted: newT,
-			Status: &agent.Status{Node: c.Node, Phase: agent.Idle, Target: oldT, LastGood: oldT, Enforcing: oldT, SeenAt: t0},
-			View:   agent.View{State: agent.Converged},
+			Host: &model.Host{Node: c.Node, Role: c.Role, MachineID: c.Machine}, HostAt: b.rev, StatusAt: b.rev, Wanted: newT,
+			Status: &model.Status{Node: c.Node, Phase: model.Idle, Target: oldT, LastGood: oldT, Enforcing: oldT, SeenAt: t0},
+			View:   model.View{State: model.Converged},
 		}
 	}
 	return b
@@ -58,10 +57,10 @@ func (b *bench) settle() *bench {
 		case step.State != nil:
 			b.state = *step.State
 			if step.Close != nil {
-				b.o.Gate.State = agent.GatePaused
+				b.o.Gate.State = model.GatePaused
 			}
 			if step.State.Phase == Completed || step.State.Phase == Reverted {
-				b.o.Gate = agent.Gate{Epoch: 6, State: agent.GateOpen}
+				b.o.Gate = model.Gate{Epoch: 6, State: model.GateOpen}
 			}
 		case len(step.Assign)+len(step.Withdraw) > 0:
 			for _, a := range step.Assign {
@@ -106,25 +105,25 @@ func (b *bench) reports(what string, nodes ...string) *bench {
 				b.t.Fatalf("%s has no assignment to answer", node)
 			}
 			st := n.Status
-			st.Assignment, st.Target, st.Phase, st.Attempt, st.Refusal, st.LastRun = n.Assigned.ID, newT, agent.Idle, nil, nil, fmt.Sprint("run", b.rev)
+			st.Assignment, st.Target, st.Phase, st.Attempt, st.Refusal, st.LastRun = n.Assigned.ID, newT, model.Idle, nil, nil, fmt.Sprint("run", b.rev)
 			switch what {
 			case "ok":
-				st.LastGood, st.Enforcing, st.Outcome = newT, newT, agent.Changed
+				st.LastGood, st.Enforcing, st.Outcome = newT, newT, model.Changed
 			case "failed":
-				st.Enforcing, st.Outcome = newT, agent.Failed
-				st.Attempt = &agent.Attempt{Target: newT, Started: 1, Finished: 1, Problem: agent.Problem{Code: agent.ResourcesFailed, Number: 1}}
+				st.Enforcing, st.Outcome = newT, model.Failed
+				st.Attempt = &model.Attempt{Target: newT, Started: 1, Finished: 1, Problem: model.Problem{Code: model.ResourcesFailed, Number: 1}}
 			case "unreachable":
-				st.Attempt = &agent.Attempt{Target: newT, Started: 1, Finished: 1, Problem: agent.Problem{Code: agent.EtcdLost}}
+				st.Attempt = &model.Attempt{Target: newT, Started: 1, Finished: 1, Problem: model.Problem{Code: model.EtcdLost}}
 			case "lost":
-				st.Attempt = &agent.Attempt{Target: newT, Started: 1, Finished: 1, Problem: agent.Problem{Code: agent.PuppetServerLost}}
+				st.Attempt = &model.Attempt{Target: newT, Started: 1, Finished: 1, Problem: model.Problem{Code: model.PuppetServerLost}}
 			case "away":
-				st.Cause = agent.Cause{Reason: agent.ReasonServerAway, Params: agent.Params{At: t0}}
+				st.Cause = model.Cause{Reason: model.ReasonServerAway, Params: model.Params{At: t0}}
 			case "code 1", "code 2", "code ":
-				st.LastGood, st.Enforcing, st.Outcome, st.Served = newT, newT, agent.Changed, &agent.Served{Code: strings.TrimPrefix(what, "code ")}
+				st.LastGood, st.Enforcing, st.Outcome, st.Served = newT, newT, model.Changed, &model.Served{Code: strings.TrimPrefix(what, "code ")}
 			case "running":
-				st.Phase = agent.Running
+				st.Phase = model.Running
 			case "refused":
-				st.Refusal = &agent.Refusal{Target: newT}
+				st.Refusal = &model.Refusal{Target: newT}
 			}
 		})
 	}
@@ -137,7 +136,7 @@ func (b *bench) after(d time.Duration) *bench {
 }
 
 func (b *bench) resume() *bench {
-	b.state, b.o.Gate.State = b.state.Resume(), agent.GateOpen
+	b.state, b.o.Gate.State = b.state.Resume(), model.GateOpen
 	return b
 }
 
@@ -260,7 +259,7 @@ func TestAdvanceStops(t *testing.T) {
 			"advancing; ordered web1 web2; 0 done; stopped: progress; waits for gate"},
 		{"not for a held node", with(func(p *Policy) { p.Progress, p.Deadline = minute, minute }), func(b *bench) {
 			for _, node := range []string{"web1", "web2"} {
-				b.edit(node, func(n *Node) { n.View.State = agent.Held })
+				b.edit(node, func(n *Node) { n.View.State = model.Held })
 			}
 			b.settle().after(time.Hour)
 		}, "advancing; ordered web1 web2; 0 done; waits for held"},
@@ -270,11 +269,11 @@ func TestAdvanceStops(t *testing.T) {
 			b.edit("web1", busy).edit("web2", busy).settle().after(2 * time.Minute)
 		}, "advancing; ordered web1 web2; 0 done; stopped: progress; waits for gate"},
 		{"deadlines stand still while the gate is closed", with(func(p *Policy) { p.Deadline = minute }), func(b *bench) {
-			b.o.Gate.State = agent.GatePaused
+			b.o.Gate.State = model.GatePaused
 			b.settle().after(time.Hour).settle().resume()
 		}, "advancing; ordered web1 web2; 0 done; waits for nodes"},
 		{"nothing new while the gate is closed", two, func(b *bench) {
-			b.o.Gate.State = agent.GatePaused
+			b.o.Gate.State = model.GatePaused
 			b.reports("ok", "web1", "web2")
 		}, "advancing; 2 done; waits for gate"},
 		{"a clock that is set back", two, func(b *bench) { b.settle().after(-24 * time.Hour) },
@@ -290,7 +289,7 @@ func TestAdvanceStops(t *testing.T) {
 		{"a removed node leaves its slot", two, func(b *bench) { b.edit("web1", func(n *Node) { n.Host = nil }).reports("ok", "web2") },
 			"advancing; ordered web3 web4; 1 done; web1 skipped: removed; waits for nodes"},
 		{"another machine of the name is another node", two, func(b *bench) {
-			b.edit("web1", func(n *Node) { n.Host = &agent.Host{Node: "web1", MachineID: "other"} }).reports("ok", "web2")
+			b.edit("web1", func(n *Node) { n.Host = &model.Host{Node: "web1", MachineID: "other"} }).reports("ok", "web2")
 		}, "advancing; ordered web3 web4; 1 done; web1 skipped: removed; waits for nodes"},
 		{"an old status is no answer", two, func(b *bench) {
 			b.edit("web1", func(n *Node) {
@@ -298,17 +297,17 @@ func TestAdvanceStops(t *testing.T) {
 			})
 		}, "advancing; ordered web1 web2; 0 done; waits for nodes"},
 		{"when a node has seen a later epoch: etcd went back in time", two, func(b *bench) {
-			b.edit("web1", func(n *Node) { n.Status.Reason, n.Status.Params.Epoch = agent.ReasonEpochPassed, 9 })
+			b.edit("web1", func(n *Node) { n.Status.Reason, n.Status.Params.Epoch = model.ReasonEpochPassed, 9 })
 		}, "advancing; ordered web1 web2; 0 done; stopped: restored; waits for gate"},
 		{"also after an operator resumed it", two, func(b *bench) {
-			b.edit("web1", func(n *Node) { n.Status.Reason, n.Status.Params.Epoch = agent.ReasonEpochPassed, 9 }).settle().resume()
+			b.edit("web1", func(n *Node) { n.Status.Reason, n.Status.Params.Epoch = model.ReasonEpochPassed, 9 }).settle().resume()
 		}, "advancing; ordered web1 web2; 0 done; stopped: restored; waits for gate"},
 		{"not for what a node saw in an older campaign", two, func(b *bench) {
-			b.edit("web1", func(n *Node) { n.Status.Reason, n.Status.Params.Epoch = agent.ReasonEpochPassed, 5 })
+			b.edit("web1", func(n *Node) { n.Status.Reason, n.Status.Params.Epoch = model.ReasonEpochPassed, 5 })
 		}, "advancing; ordered web1 web2; 0 done; waits for nodes"},
 		{"when serve has seen a later epoch", two, func(b *bench) { b.o.Reached = 6 },
 			"advancing; ordered web1 web2; 0 done; stopped: restored; waits for gate"},
-		{"another campaign replaces it", two, func(b *bench) { b.o.Gate = agent.Gate{Epoch: 6, State: agent.GateOpen} },
+		{"another campaign replaces it", two, func(b *bench) { b.o.Gate = model.Gate{Epoch: 6, State: model.GateOpen} },
 			"replaced; 0 done"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -329,9 +328,9 @@ func TestAdvanceKeepsPlacesApart(t *testing.T) {
 	}
 	b.is("advancing; ordered web1 web2; 0 done; waits for place")
 	b.reports("ok", "web2").is("advancing; ordered web1; 1 done; waits for place") // web3 is in web1's rack
-	b.reports("ok", "web1").edit("web2", func(n *Node) { n.View.State = agent.Silent })
+	b.reports("ok", "web1").edit("web2", func(n *Node) { n.View.State = model.Silent })
 	b.is("advancing; ordered web3; 2 done; waits for place") // web2 is silent, and web4 is in its rack
-	b.edit("web2", func(n *Node) { n.View.State = agent.Converged }).is("advancing; ordered web3 web4; 2 done; waits for nodes")
+	b.edit("web2", func(n *Node) { n.View.State = model.Converged }).is("advancing; ordered web3 web4; 2 done; waits for nodes")
 }
 
 // TestAdvanceKeepsRacksApart: with max_places 1, nodes of two racks are never unavailable at the same time, also if one of them is
@@ -350,10 +349,10 @@ func TestAdvanceKeepsRacksApart(t *testing.T) {
 	plan.ID, plan.Epoch = b.plan.ID, b.plan.Epoch
 	b.plan = plan
 	b.is("advancing; ordered web1 web3; 0 done; waits for place") // one rack first
-	b.edit("db1", func(n *Node) { n.View.State = agent.Silent })  // of the same rack
+	b.edit("db1", func(n *Node) { n.View.State = model.Silent })  // of the same rack
 	b.reports("ok", "web1").is("advancing; ordered web3; 1 done; waits for place")
 	b.reports("ok", "web3").is("advancing; 2 done; waits for place")
-	b.edit("db1", func(n *Node) { n.View.State, n.View.Reason = agent.Held, agent.ReasonFrozen })
+	b.edit("db1", func(n *Node) { n.View.State, n.View.Reason = model.Held, model.ReasonFrozen })
 	b.is("advancing; ordered web2 web4; 2 done; waits for nodes")
 }
 
@@ -401,13 +400,13 @@ func TestPlacesAreReadBeforeANodeBegins(t *testing.T) {
 		}
 	}
 	first, outside := b.plan.Groups[0].Nodes, b.plan.Groups[1].Nodes[1].Node
-	b.edit(outside, func(n *Node) { n.View.State = agent.Silent }) // in the second rack
+	b.edit(outside, func(n *Node) { n.View.State = model.Silent }) // in the second rack
 	steps("2 6 2 2 6", "place")
 	steps("3", "place") // the node that blocks is enough
 	if len(b.state.Slots) != 1 || b.state.Slots[first[0].Node].ID == "" {
 		t.Fatalf("in progress are %v", b.state.Slots)
 	}
-	b.edit(outside, func(n *Node) { n.View.State = agent.Converged })
+	b.edit(outside, func(n *Node) { n.View.State = model.Converged })
 	steps("3 6 4 4", "nodes") // with the next batch
 	steps("4", "nodes")
 }
@@ -421,7 +420,7 @@ func TestAdvanceForgetsPlacesOfFormerMachines(t *testing.T) {
 		b.plan.Groups[0].Nodes[i].Places = []string{"rack=1"}
 	}
 	b.is("advancing; ordered web1; 0 done; waits for nodes")
-	b.edit("web2", func(n *Node) { n.Host.MachineID, n.View.State = "another", agent.Silent })
+	b.edit("web2", func(n *Node) { n.Host.MachineID, n.View.State = "another", model.Silent })
 	for i, c := range b.o.Hosts {
 		if c.Node == "web2" {
 			b.o.Hosts[i].Machine, b.o.Hosts[i].Places = "another", []string{"rack=2"}
@@ -435,7 +434,7 @@ func TestAdvanceStallsForAnOperator(t *testing.T) {
 	t.Parallel()
 	hour := model.Duration(time.Hour)
 	b := begin(t, "web*3", Policy{Canaries: "0", Batch: "2", Deadline: hour, Progress: 2 * hour}).settle()
-	b.edit("web1", func(n *Node) { n.View.State = agent.Held })
+	b.edit("web1", func(n *Node) { n.View.State = model.Held })
 	b.reports("ok", "web2").after(time.Hour - time.Second).is("advancing; ordered web1; 1 done; waits for held")
 	if len(b.wait.Overdue) > 0 {
 		t.Errorf("before its deadline: %v", b.wait.Overdue)
@@ -449,7 +448,7 @@ func TestAdvanceStallsForAnOperator(t *testing.T) {
 	for i := range b.plan.Groups[0].Nodes {
 		b.plan.Groups[0].Nodes[i].Places = []string{"pair=a"}
 	}
-	b.edit("web2", func(n *Node) { n.View.State = agent.Silent }).is("advancing; 0 done; waits for place")
+	b.edit("web2", func(n *Node) { n.View.State = model.Silent }).is("advancing; 0 done; waits for place")
 	b.after(2*time.Hour - time.Second).is("advancing; 0 done; waits for place")
 	b.after(time.Second).is("advancing; 0 done; stopped: place; waits for gate")
 	if text := b.wait.Sentence(); text != "it paused by itself: web1 waited for too long: too many nodes of pair=a are unavailable (web2)" {
@@ -457,13 +456,13 @@ func TestAdvanceStallsForAnOperator(t *testing.T) {
 	}
 	b.resume().is("advancing; 0 done; waits for place") // for another 2 hours
 	b.after(2 * time.Hour).is("advancing; 0 done; stopped: place; waits for gate")
-	b.edit("web2", func(n *Node) { n.View.State = agent.Converged }).resume().is("advancing; ordered web1; 0 done; waits for nodes")
+	b.edit("web2", func(n *Node) { n.View.State = model.Converged }).resume().is("advancing; ordered web1; 0 done; waits for nodes")
 
 	b = begin(t, "web*3", Policy{Canaries: "0", Batch: "2", Progress: 2 * hour, Deadline: hour, MaxUnavailable: map[string]int{"pair": 1}})
 	for i := range b.plan.Groups[0].Nodes {
 		b.plan.Groups[0].Nodes[i].Places = []string{fmt.Sprintf("pair=%d", i/2)}
 	}
-	b.edit("web1", func(n *Node) { n.View.State = agent.Held }).is("advancing; ordered web1; 0 done; waits for place")
+	b.edit("web1", func(n *Node) { n.View.State = model.Held }).is("advancing; ordered web1; 0 done; waits for place")
 	b.after(2 * time.Hour).is("advancing; ordered web1; 0 done; waits for place") // the end of the hold ends it
 	if !slices.Equal(b.wait.Overdue, []string{"web1", "web2"}) {
 		t.Errorf("after progress: %v", b.wait.Overdue)
@@ -483,10 +482,10 @@ func TestAdvanceRepairsFailedNodes(t *testing.T) {
 				b.plan.Groups[0].Nodes[i].Places = []string{fmt.Sprintf("rack=%d", i)}
 			}
 		}
-		fails := func(n *Node) { n.View.State = agent.FailedState }
+		fails := func(n *Node) { n.View.State = model.FailedState }
 		b.edit("web1", fails).edit("web2", fails).is("advancing; ordered web1; 0 done; waits for place")
-		b.edit("web1", func(n *Node) { n.View.State = agent.Converged }).reports("ok", "web1").is("advancing; ordered web2; 1 done; waits for place")
-		b.edit("web2", func(n *Node) { n.View.State = agent.Converged }).reports("ok", "web2").is("advancing; ordered web3; 2 done; waits for nodes")
+		b.edit("web1", func(n *Node) { n.View.State = model.Converged }).reports("ok", "web1").is("advancing; ordered web2; 1 done; waits for place")
+		b.edit("web2", func(n *Node) { n.View.State = model.Converged }).reports("ok", "web2").is("advancing; ordered web3; 2 done; waits for nodes")
 	}
 }
 
@@ -531,8 +530,8 @@ func TestAdvanceWantsFreshAnswers(t *testing.T) {
 
 	b = second(Policy{MaxUnavailable: map[string]int{"pair": 1}})
 	passes(b, b.now)
-	b.edit("web1", func(n *Node) { n.View.State = agent.Silent }).is("advancing; 1 done; waits for place")
-	b.edit("web1", func(n *Node) { n.View.State = agent.Converged }).after(time.Hour).is("advancing; 1 done; waits for answers")
+	b.edit("web1", func(n *Node) { n.View.State = model.Silent }).is("advancing; 1 done; waits for place")
+	b.edit("web1", func(n *Node) { n.View.State = model.Converged }).after(time.Hour).is("advancing; 1 done; waits for answers")
 
 	b = second(Policy{})
 	b.settle()
@@ -556,17 +555,17 @@ func TestAdvanceCountsReplacedMachines(t *testing.T) {
 	for i := range 2 {
 		b.plan.Groups[0].Nodes[i].Places = []string{"pair=a"}
 	}
-	b.edit("web2", func(n *Node) { n.Host, n.Replaced, n.View.State = nil, true, agent.Unregistered }).is("advancing; 0 done; waits for place")
+	b.edit("web2", func(n *Node) { n.Host, n.Replaced, n.View.State = nil, true, model.Unregistered }).is("advancing; 0 done; waits for place")
 	b.edit("web2", func(n *Node) {
-		n.Host, n.Replaced, n.View.State = &agent.Host{Node: "web2", Role: "web", MachineID: "another"}, false, agent.Pending
+		n.Host, n.Replaced, n.View.State = &model.Host{Node: "web2", Role: "web", MachineID: "another"}, false, model.Pending
 	}).is("advancing; 0 done; waits for place")
-	b.edit("web2", func(n *Node) { n.View.State = agent.Converged }).is("advancing; ordered web1; 0 done; waits for nodes")
+	b.edit("web2", func(n *Node) { n.View.State = model.Converged }).is("advancing; ordered web1; 0 done; waits for nodes")
 
 	b = begin(t, "web*3", b.plan.Policy)
 	for i := range 2 {
 		b.plan.Groups[0].Nodes[i].Places = []string{"pair=a"}
 	}
-	b.edit("web2", func(n *Node) { n.Host, n.View.State = nil, agent.Unregistered }) // an operator removed it
+	b.edit("web2", func(n *Node) { n.Host, n.View.State = nil, model.Unregistered }) // an operator removed it
 	b.is("advancing; ordered web1; 0 done; waits for nodes")
 }
 
@@ -683,7 +682,7 @@ func TestSlotOfARunningNodeIsNeverFree(t *testing.T) {
 		t.Fatalf("the late node is %+v", step)
 	}
 	b.state = *step.State
-	b.edit("web1", func(n *Node) { n.Status.Phase = agent.Running })
+	b.edit("web1", func(n *Node) { n.Status.Phase = model.Running })
 	if step = Advance(b.plan, b.state, b.o, b.now.Add(time.Hour)); step.State == nil || step.State.Slots["web1"].State != Lost {
 		t.Fatalf("the node that began is %+v", step)
 	}

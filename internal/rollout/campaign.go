@@ -11,9 +11,9 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments/applications"
-	"pulley/internal/release/trust/refusal"
+	"pulley/internal/model"
+	"pulley/internal/model/refusal"
 )
 
 // Kind is the kind of a campaign.
@@ -30,12 +30,12 @@ type Plan struct {
 	ID       string            `json:"id"`              // for people: an etcd that went back in time gives it again
 	Nonce    string            `json:"nonce,omitempty"` // random: the plan, its keys and its orders have it, and no other plan has
 	Kind     Kind              `json:"kind"`
-	Epoch    agent.Epoch       `json:"epoch"`          // of the environment's gate while the campaign runs
+	Epoch    model.Epoch       `json:"epoch"`          // of the environment's gate while the campaign runs
 	Noop     bool              `json:"noop,omitempty"` // of a job: its runs make no changes
 	Role     string            `json:"role,omitempty"`
-	Target   agent.Target      `json:"target"`            // of the nodes; they inherit its empty parts
-	Agent    agent.AgentChoice `json:"agent,omitzero"`    // version of the agent instead of a target
-	Origin   agent.Target      `json:"origin"`            // of the scope, at the start
+	Target   model.Target      `json:"target"`            // of the nodes; they inherit its empty parts
+	Agent    model.AgentChoice `json:"agent,omitzero"`    // version of the agent instead of a target
+	Origin   model.Target      `json:"origin"`            // of the scope, at the start
 	Policy   Policy            `json:"policy"`            // as it was at the start
 	Roles    []string          `json:"roles,omitempty"`   // of the environment, in the order of their groups
 	Groups   []Group           `json:"groups"`            // one after the other
@@ -44,7 +44,7 @@ type Plan struct {
 	Outside  []Member          `json:"-"`                 // other nodes with places that the policy limits; stored beside the plan
 	Others   int               `json:"others,omitzero"`   // number of Outside
 	By       string            `json:"by,omitempty"`
-	Why      agent.Prose       `json:"why,omitempty"`
+	Why      model.Prose       `json:"why,omitempty"`
 	At       time.Time         `json:"at"`
 }
 
@@ -154,7 +154,7 @@ type State struct {
 	Ended    time.Time `json:"ended,omitzero"`
 
 	EndedBy  string      `json:"ended_by,omitempty"` // the operator who aborted a job
-	EndedWhy agent.Prose `json:"ended_why,omitempty"`
+	EndedWhy model.Prose `json:"ended_why,omitempty"`
 }
 
 // Span is the time of a group, with its slowest batch.
@@ -192,7 +192,7 @@ type Slot struct {
 	Since    time.Time      `json:"since,omitzero"`     // when it became healthy
 	Status   int64          `json:"status,omitempty"`   // revision of the status that proved it
 	Why      FailureCode    `json:"why,omitempty"`      // Withdrawing: the failure that follows, or "" for a skip
-	Problem  agent.Problem  `json:"problem,omitzero"`   // Withdrawing: of that failure
+	Problem  model.Problem  `json:"problem,omitzero"`   // Withdrawing: of that failure
 	Refusal  *refusal.Error `json:"refusal,omitempty"`  // Withdrawing: of that failure
 	Skip     SkipCode       `json:"skip,omitempty"`     // Withdrawing: the skip that follows
 	GivenUp  bool           `json:"given_up,omitempty"` // Withdrawing, Healthy: an operator does not wait for the node, even if it runs
@@ -203,7 +203,7 @@ type Slot struct {
 // Failure is the cause for which a node failed.
 type Failure struct {
 	Code    FailureCode   `json:"code"`
-	Problem agent.Problem `json:"problem,omitzero"` // of its run, without a text; of its agent
+	Problem model.Problem `json:"problem,omitzero"` // of its run, without a text; of its agent
 	Run     string        `json:"run,omitempty"`
 	Cause   UnreadyCause  `json:"cause,omitempty"` // of NotReady
 

@@ -5,14 +5,14 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // Answer is what a gate of the policy answered. Gates are asked after each batch, before the next one begins or the campaign
 // completes.
 type Answer struct {
 	Code AnswerCode  `json:"code"`
-	Text agent.Prose `json:"text,omitempty"` // what a check said, one line
+	Text model.Prose `json:"text,omitempty"` // what a check said, one line
 	At   time.Time   `json:"at"`
 }
 

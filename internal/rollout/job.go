@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // JobConcurrency is the default of a job's nodes at a time, and MaxJobConcurrency the most: all nodes in progress are in one value of etcd,
@@ -21,7 +21,7 @@ func MakeJob(o Order, layers [][]Member) (Plan, error) {
 	policy = policy.withDefaults()
 	policy.Canaries, policy.Batch, policy.Sample, policy.Progress = "", o.Policy.Batch, 0, o.Policy.Progress // each node has its deadline
 	policy.Concurrency = cmp.Or(policy.Concurrency, JobConcurrency)
-	p := Plan{Kind: Run, Noop: o.Noop, Policy: policy, By: o.By, Why: agent.Prose(o.Why), At: o.At.UTC().Truncate(time.Second)}
+	p := Plan{Kind: Run, Noop: o.Noop, Policy: policy, By: o.By, Why: model.Prose(o.Why), At: o.At.UTC().Truncate(time.Second)}
 	for _, nodes := range layers {
 		if len(nodes) == 0 {
 			continue
@@ -84,7 +84,7 @@ func (a *advance) gathered() bool {
 			case !read || a.missing(m, n):
 				a.wait = Wait{Code: WaitRead}
 				return false
-			case n.Status != nil && n.Status.Phase == agent.Running && here(m, n):
+			case n.Status != nil && n.Status.Phase == model.Running && here(m, n):
 				busy = append(busy, m.Node)
 			}
 		}
@@ -118,7 +118,7 @@ func (a *advance) missing(m Member, n Node) bool {
 
 // kept reports whether a hold, or the machine itself, keeps a node of a job from its turn.
 func (a *advance) kept(n Node) bool {
-	return a.p.Kind == Run && isHeld(n) && n.View.Reason != agent.ReasonWaits
+	return a.p.Kind == Run && isHeld(n) && n.View.Reason != model.ReasonWaits
 }
 
 // waiting returns the orders to wait that etcd lacks.
@@ -137,6 +137,6 @@ func (a *advance) waiting() (all []Assign) {
 }
 
 // Waits is the order to wait for a node of a job.
-func (p Plan) Waits(machine string) agent.Assignment {
-	return agent.Assignment{ID: p.order("wait"), Kind: agent.AssignWait, Machine: machine, Rollout: p.ID, Epoch: p.Epoch}
+func (p Plan) Waits(machine string) model.Assignment {
+	return model.Assignment{ID: p.order("wait"), Kind: model.AssignWait, Machine: machine, Rollout: p.ID, Epoch: p.Epoch}
 }

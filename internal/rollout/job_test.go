@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/model"
 )
 
@@ -35,32 +34,32 @@ func job(t testing.TB, layers string, batch Share, concurrency int) *bench {
 	return b
 }
 
-func silence(n *Node) { n.View.State = agent.Silent }
+func silence(n *Node) { n.View.State = model.Silent }
 
 // busy lets an operator run Puppet on a machine.
 func busy(n *Node) {
-	n.View = agent.View{State: agent.Held, Cause: agent.Cause{Reason: agent.ReasonPuppetBlocked, Params: agent.Params{Blocked: &agent.Blocked{Code: agent.PuppetBusy}}}}
+	n.View = model.View{State: model.Held, Cause: model.Cause{Reason: model.ReasonPuppetBlocked, Params: model.Params{Blocked: &model.Blocked{Code: model.PuppetBusy}}}}
 }
 
-func stopped(n *Node) { n.View.State, n.View.Reason = agent.Held, agent.ReasonStopped }
+func stopped(n *Node) { n.View.State, n.View.Reason = model.Held, model.ReasonStopped }
 
 // ran lets nodes answer their turn: ok, failed or running.
 func (b *bench) ran(what string, nodes ...string) *bench {
 	b.t.Helper()
 	for _, node := range nodes {
 		b.edit(node, func(n *Node) {
-			if n.Assigned == nil || n.Assigned.Kind == agent.AssignWait {
+			if n.Assigned == nil || n.Assigned.Kind == model.AssignWait {
 				b.t.Fatalf("%s has no turn: %+v", node, n.Assigned)
 			}
 			st := n.Status
-			st.Assignment, st.Phase, st.LastRun = n.Assigned.ID, agent.Idle, "run"
+			st.Assignment, st.Phase, st.LastRun = n.Assigned.ID, model.Idle, "run"
 			switch what {
 			case "ok":
-				st.Ran = &agent.Answer{ID: n.Assigned.ID}
+				st.Ran = &model.Answer{ID: n.Assigned.ID}
 			case "failed":
-				st.Ran = &agent.Answer{ID: n.Assigned.ID, Problem: agent.Problem{Code: agent.ResourcesFailed, Number: 1}}
+				st.Ran = &model.Answer{ID: n.Assigned.ID, Problem: model.Problem{Code: model.ResourcesFailed, Number: 1}}
 			case "running":
-				st.Phase = agent.Running
+				st.Phase = model.Running
 			}
 		})
 	}
@@ -72,7 +71,7 @@ func (b *bench) waitsFor(t *testing.T, want string) {
 	t.Helper()
 	var all []string
 	for _, name := range keys(b.o.Nodes) {
-		if a := b.o.Nodes[name].Assigned; a != nil && a.Kind == agent.AssignWait {
+		if a := b.o.Nodes[name].Assigned; a != nil && a.Kind == model.AssignWait {
 			all = append(all, name)
 		}
 	}
@@ -105,16 +104,16 @@ func TestJobStops(t *testing.T) {
 		want  string
 	}{
 		{"nobody runs before a run has ended that began before the job", func(b *bench) {
-			b.edit("web2", func(n *Node) { n.Status.Phase = agent.Running })
+			b.edit("web2", func(n *Node) { n.Status.Phase = model.Running })
 		}, "advancing; 0 done; waits for idle"},
 		{"then it begins", func(b *bench) {
-			b.edit("web2", func(n *Node) { n.Status.Phase = agent.Running }).settle().edit("web2", func(n *Node) { n.Status.Phase = agent.Idle })
+			b.edit("web2", func(n *Node) { n.Status.Phase = model.Running }).settle().edit("web2", func(n *Node) { n.Status.Phase = model.Idle })
 		}, "advancing; ordered db1; 0 done; waits for nodes"},
 		{"or it ends: the run takes too long", func(b *bench) {
-			b.edit("web2", func(n *Node) { n.Status.Phase = agent.Running }).settle().after(2 * time.Hour)
+			b.edit("web2", func(n *Node) { n.Status.Phase = model.Running }).settle().after(2 * time.Hour)
 		}, "failed; 0 done; stopped: busy"},
 		{"nor does a silent node count as idle", func(b *bench) {
-			b.edit("web2", func(n *Node) { n.Status.Phase, n.View.State = agent.Running, agent.Silent })
+			b.edit("web2", func(n *Node) { n.Status.Phase, n.View.State = model.Running, model.Silent })
 		}, "advancing; 0 done; waits for idle"},
 		{"after a failure the rest does not run", func(b *bench) { b.settle().ran("failed", "db1") },
 			"failed; 0 done; db1 run_failed; stopped: failures"},
@@ -142,17 +141,17 @@ func TestJobStops(t *testing.T) {
 			b.ran("ok", "web2")
 		}, "failed; 2 done; web1 run_failed; web3 skipped: stopped; stopped: failures"},
 		{"a run of the old target is a failure: the node refuses its target", func(b *bench) {
-			b.settle().ran("ok", "db1").edit("db1", func(n *Node) { n.Wanted, n.Status.Refusal = newT, &agent.Refusal{Target: newT} })
+			b.settle().ran("ok", "db1").edit("db1", func(n *Node) { n.Wanted, n.Status.Refusal = newT, &model.Refusal{Target: newT} })
 		}, "failed; 0 done; db1 target_refused; stopped: failures"},
 		{"or a hold keeps it on the old one", func(b *bench) {
-			b.settle().ran("ok", "db1").edit("db1", func(n *Node) { n.Wanted, n.View.State, n.View.Reason = newT, agent.Held, agent.ReasonFrozen })
+			b.settle().ran("ok", "db1").edit("db1", func(n *Node) { n.Wanted, n.View.State, n.View.Reason = newT, model.Held, model.ReasonFrozen })
 		}, "failed; 0 done; db1 not_ready; stopped: failures"},
 		{"a noop run enforces nothing", func(b *bench) {
 			b.plan.Noop = true
 			b.settle().ran("ok", "db1").edit("db1", func(n *Node) { n.Wanted = newT })
 		}, "advancing; ordered web1 web2 web3; 1 done; waits for nodes"},
 		{"an old answer is none", func(b *bench) {
-			b.settle().edit("db1", func(n *Node) { n.Status.Assignment, n.Status.Ran = "r0.1", &agent.Answer{ID: "r0.1"} })
+			b.settle().edit("db1", func(n *Node) { n.Status.Assignment, n.Status.Ran = "r0.1", &model.Answer{ID: "r0.1"} })
 		}, "advancing; ordered db1; 0 done; waits for nodes"},
 		{"silence past the deadline is a failure, and the node waits again", func(b *bench) { b.settle().after(90 * time.Minute) },
 			"failed; 0 done; db1 deadline; stopped: failures"},
@@ -174,7 +173,7 @@ func TestJobStops(t *testing.T) {
 			"lost; ordered db1; 0 done"},
 		{"a restored backup revived it", func(b *bench) { b.settle(); b.o.Reached = 9 },
 			"lost; ordered db1; 0 done"},
-		{"a change of the targets replaces it", func(b *bench) { b.settle(); b.o.Gate = agent.Gate{Epoch: 6, State: agent.GateOpen} },
+		{"a change of the targets replaces it", func(b *bench) { b.settle(); b.o.Gate = model.Gate{Epoch: 6, State: model.GateOpen} },
 			"replaced; 0 done"},
 		{"a clock that is set back", func(b *bench) { b.settle().after(-24 * time.Hour) },
 			"advancing; ordered db1; 0 done; waits for nodes"},
@@ -206,7 +205,7 @@ func TestJobWaitsForItsDeadline(t *testing.T) {
 func TestBusyNodesHaveTheirDeadline(t *testing.T) {
 	t.Parallel()
 	b := job(t, "web*2", "", 0)
-	b.edit("web2", func(n *Node) { n.Status.Phase = agent.Running })
+	b.edit("web2", func(n *Node) { n.Status.Phase = model.Running })
 	b.after(24 * time.Hour).is("advancing; 0 done; waits for idle")
 	b.after(59 * time.Minute).is("advancing; 0 done; waits for idle")
 	b.after(-3 * time.Hour).is("advancing; 0 done; waits for idle")
@@ -226,10 +225,10 @@ func TestStateOfALargeJobFits(t *testing.T) {
 			t.Fatal(err)
 		}
 		p.ID, p.Epoch = "j123456", 5
-		s, o := Start(t0), Observed{Gate: agent.Gate{Epoch: 5, State: agent.GateOpen, Rollout: p.ID}, Nodes: map[string]Node{}}
+		s, o := Start(t0), Observed{Gate: model.Gate{Epoch: 5, State: model.GateOpen, Rollout: p.ID}, Nodes: map[string]Node{}}
 		s.Gathered, s.Tries = true, map[string]int{}
 		for _, m := range nodes {
-			o.Nodes[m.Node] = Node{Host: &agent.Host{Node: m.Node, MachineID: m.Machine}}
+			o.Nodes[m.Node] = Node{Host: &model.Host{Node: m.Node, MachineID: m.Machine}}
 			s.Tries[m.Node] = 1 // as at the end of the job
 		}
 		step := Advance(p, s, o, t0)
@@ -266,7 +265,7 @@ func TestNoopJobOrdersNoopRuns(t *testing.T) {
 	b.plan.Noop = true
 	b.is("advancing; ordered db1; 0 done; waits for nodes")
 	b.waitsFor(t, "web1")
-	if a := b.o.Nodes["db1"].Assigned; a == nil || a.Kind != agent.AssignNoop {
+	if a := b.o.Nodes["db1"].Assigned; a == nil || a.Kind != model.AssignNoop {
 		t.Errorf("db1 is ordered %+v", a)
 	}
 }
@@ -289,7 +288,7 @@ func TestJobOrdersWaitsOnce(t *testing.T) {
 		t.Fatalf("the first step is %+v", step)
 	}
 	for _, a := range step.Assign {
-		if a.Assignment.Kind != agent.AssignWait || a.Assignment.Machine == "" {
+		if a.Assignment.Kind != model.AssignWait || a.Assignment.Machine == "" {
 			t.Errorf("%s: %+v", a.Node, a.Assignment)
 		}
 	}

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // TestAdvanceLate: nodes that were registered meanwhile are the last group.
@@ -65,13 +65,13 @@ func TestAdvanceLateMachineOfAKnownName(t *testing.T) {
 	}
 	b.state = next
 	b.is("advancing; ordered web2; 0 done; web1 skipped: operator; waits for nodes")
-	b.edit("web1", func(n *Node) { n.Host = &agent.Host{Node: "web1", Role: "web", MachineID: "new"} })
+	b.edit("web1", func(n *Node) { n.Host = &model.Host{Node: "web1", Role: "web", MachineID: "new"} })
 	b.o.Hosts[0].Machine = "new"
 	b.reports("ok", "web2").is("advancing; ordered web1; 1 done; waits for nodes")
 	b.reports("failed", "web1").is("completed; 1 done; web1 run_failed")
 
 	b = begin(t, "web*2", Policy{Canaries: "0", Batch: "1"}).settle()
-	b.edit("web1", func(n *Node) { n.Host = &agent.Host{Node: "web1", Role: "web", MachineID: "new"} })
+	b.edit("web1", func(n *Node) { n.Host = &model.Host{Node: "web1", Role: "web", MachineID: "new"} })
 	b.o.Hosts[0].Machine = "new"
 	b.settle().reports("ok", "web2").is("advancing; ordered web1; 1 done; waits for nodes")
 	b.reports("failed", "web1").is("advancing; 1 done; web1 run_failed; stopped: failures; waits for gate")

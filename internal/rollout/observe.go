@@ -5,35 +5,35 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // Observed is the state of an environment in etcd, as far as Needs names it.
 type Observed struct {
-	Gate  agent.Gate
+	Gate  model.Gate
 	Nodes map[string]Node // by name; a node that is absent here was not read
 	Hosts []Candidate     // all registered nodes of the scope, if Needs.Hosts
 	Gone  bool            // the lease of a job ended
 
-	Reached agent.Epoch       // the highest epoch of the environment that the controller has seen
+	Reached model.Epoch       // the highest epoch of the environment that the controller has seen
 	Answers map[string]Answer // of gates, since State.Asked; a gate that is absent here did not answer yet
 }
 
 // Node is what etcd has of one node.
 type Node struct {
-	Host       *agent.Host // nil: not registered
+	Host       *model.Host // nil: not registered
 	Replaced   bool        // not registered, and an apply replaces or retires its machine; only with limits of places
-	Status     *agent.Status
-	Assigned   *agent.Assignment
-	View       agent.View   // with the assignment
-	Wanted     agent.Target // if this campaign assigns it
+	Status     *model.Status
+	Assigned   *model.Assignment
+	View       model.View   // with the assignment
+	Wanted     model.Target // if this campaign assigns it
 	StatusAt   int64        // revisions; 0: absent
 	HostAt     int64
 	AssignedAt int64
 }
 
 // has reports whether the assignment of a slot was written for the node, which may have answered it already.
-func (n Node) has(s Slot, e agent.Epoch) bool {
+func (n Node) has(s Slot, e model.Epoch) bool {
 	return n.Assigned != nil && n.Assigned.ID == s.ID && n.Assigned.Epoch == e
 }
 

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // The errors of an operator's acts.
@@ -54,7 +54,7 @@ func (s State) Revert(now time.Time) State {
 }
 
 // Abort returns the state after an operator ended a job.
-func (s State) Abort(now time.Time, by string, why agent.Prose) State {
+func (s State) Abort(now time.Time, by string, why model.Prose) State {
 	s = s.clone()
 	s.Phase, s.Ended, s.EndedBy, s.EndedWhy = Aborted, now.UTC().Truncate(time.Second), by, why
 	if last := len(s.Times) - 1; last >= 0 && s.Times[last].To.IsZero() {

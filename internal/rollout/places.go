@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // placed yields the nodes that limits of places count: those of all groups, and those outside of them.
@@ -138,7 +138,7 @@ func (a *advance) blocking() []string {
 func (a *advance) counts(node string) bool {
 	n := a.o.Nodes[node]
 	_, failed := a.s.Failed[node]
-	return failed && n.View.State != agent.Converged || Unavailable(n.View) || n.Replaced
+	return failed && n.View.State != model.Converged || Unavailable(n.View) || n.Replaced
 }
 
 // unavailable counts the unavailable nodes of each place.
@@ -152,7 +152,7 @@ func (a *advance) unavailable() {
 		case !read:
 			a.partial = true
 		case newer && a.member(m.Node).Machine == n.Host.MachineID: // it counts as a node of its own
-		case newer && n.View.State != agent.Converged, !newer && (slot || a.counts(m.Node)):
+		case newer && n.View.State != model.Converged, !newer && (slot || a.counts(m.Node)):
 			a.away.Add(m, slot && !newer)
 		}
 	}

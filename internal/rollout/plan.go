@@ -7,19 +7,18 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/model"
 )
 
 // Order is a campaign to plan.
 type Order struct {
 	ID      string
-	Epoch   agent.Epoch
+	Epoch   model.Epoch
 	Role    string            // scope; "" for all nodes
-	Target  agent.Target      // empty parts are inherited
-	Agent   agent.AgentChoice // instead of a target
+	Target  model.Target      // empty parts are inherited
+	Agent   model.AgentChoice // instead of a target
 	Noop    bool              // of a job
-	Origin  agent.Target
+	Origin  model.Target
 	Policy  Policy
 	Roles   []string // in the order of their groups; nodes of other roles follow
 	By, Why string
@@ -33,7 +32,7 @@ type Candidate struct {
 	Daemon              bool     // Puppet's own daemon runs there
 	Canary              bool     // Policy.CanariesWhere is true for it
 	Places              []string // as in Member
-	View                agent.View
+	View                model.View
 }
 
 // ErrEmpty means that a campaign has no node.
@@ -44,7 +43,7 @@ func Make(o Order, candidates []Candidate) (Plan, error) {
 	policy := o.Policy.withDefaults()
 	p := Plan{
 		ID: o.ID, Kind: Take, Epoch: o.Epoch, Role: o.Role, Target: o.Target, Agent: o.Agent, Origin: o.Origin, Policy: policy, Roles: o.Roles,
-		By: o.By, Why: agent.Prose(o.Why), At: o.At.UTC().Truncate(time.Second),
+		By: o.By, Why: model.Prose(o.Why), At: o.At.UTC().Truncate(time.Second),
 	}
 	sorted := natural(candidates)
 	byRole, total := map[string][]Member{}, 0

@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // fleetOf lists nodes: "web*3 db*2" is web1, web2, web3, db1 and db2.
@@ -90,7 +90,7 @@ func TestPlanRepairsFirst(t *testing.T) {
 			fleet[i].Places = []string{fmt.Sprintf("pair=%d", i/2), fmt.Sprintf("rack=%d", i)}
 			fleet[i].View.New = i == 0
 			if strings.Contains(c.broken, fleet[i].Node) {
-				fleet[i].View.State = agent.FailedState
+				fleet[i].View.State = model.FailedState
 			}
 		}
 		c.policy.Canaries, c.policy.Batch = "1", "2"

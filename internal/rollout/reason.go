@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // StopCode is the code of a pause that the campaign made by itself.
@@ -35,7 +35,7 @@ type Stop struct {
 	Allowed int         `json:"allowed,omitempty"`
 	Gates   []string    `json:"gates,omitempty"`
 	Nodes   []string    `json:"nodes,omitempty"`
-	Epoch   agent.Epoch `json:"epoch,omitempty"`
+	Epoch   model.Epoch `json:"epoch,omitempty"`
 	Before  string      `json:"before,omitempty"`
 	After   string      `json:"after,omitempty"`
 	At      time.Time   `json:"at"`
@@ -68,7 +68,7 @@ type Wait struct {
 	Until time.Time   `json:"until,omitzero"` // of nodes: when the first of them ends its settle time or its deadline; of settle: the last of them
 	Node  string      `json:"node,omitempty"`
 	Place string      `json:"place,omitempty"`
-	Gate  *agent.Gate `json:"gate,omitempty"`
+	Gate  *model.Gate `json:"gate,omitempty"`
 	Stop  *Stop       `json:"stop,omitempty"`
 	Lost  []string    `json:"lost,omitempty"` // nodes that keep their slots until an operator acts, whatever the wait is for
 	// nodes that are held beyond their deadline, whatever the wait is for, and of place: node, if no node ended for longer than progress

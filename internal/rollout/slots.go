@@ -5,9 +5,9 @@ import (
 	"strconv"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/clip"
-	"pulley/internal/release/trust/refusal"
+	"pulley/internal/model"
+	"pulley/internal/model/refusal"
 )
 
 // ended frees a node's slot.
@@ -34,7 +34,7 @@ func (a *advance) bounded(f Failure) Failure {
 	if a.p.Agent.Version == "" {
 		f.Problem.Text = ""
 	}
-	f.Problem.Text = agent.Prose(clip.Text(string(f.Problem.Text), textBytes))
+	f.Problem.Text = model.Prose(clip.Text(string(f.Problem.Text), textBytes))
 	f.Refusal = f.Refusal.Clipped()
 	size := bytesOf(f.Problem, f.Refusal)
 	if size == 0 {
@@ -57,7 +57,7 @@ func (a *advance) bounded(f Failure) Failure {
 }
 
 // bytesOf is the size of a text and a refusal in the state.
-func bytesOf(p agent.Problem, r *refusal.Error) int {
+func bytesOf(p model.Problem, r *refusal.Error) int {
 	if r == nil {
 		return len(p.Text)
 	}
@@ -130,7 +130,7 @@ func (a *advance) judge(node string) {
 		a.judgeWithdrawing(node, slot, n)
 		return
 	}
-	if st := n.Status; st != nil && st.Reason == agent.ReasonEpochPassed && st.Params.Epoch > a.p.Epoch {
+	if st := n.Status; st != nil && st.Reason == model.ReasonEpochPassed && st.Params.Epoch > a.p.Epoch {
 		a.halt(Stop{Code: StopRestored, Node: node, Epoch: st.Params.Epoch})
 		return
 	}
@@ -153,9 +153,9 @@ func (a *advance) judge(node string) {
 		stop := Stop{Code: StopDoubtful, Node: node, Run: n.Status.LastRun}
 		seen := stop.Run
 		switch v.failure.Problem.Code {
-		case agent.PuppetServerLost:
+		case model.PuppetServerLost:
 			stop.Code = StopServer
-		case agent.PuppetServerAway:
+		case model.PuppetServerAway:
 			stop.Code, stop.Run = StopServer, ""
 			seen = "since " + n.Status.Params.At.Format(time.RFC3339)
 		}
@@ -193,12 +193,12 @@ func (a *advance) judgeWithdrawing(node string, slot Slot, n Node) {
 		slot.State, slot.Skip = Ordered, ""
 		a.put(node, slot)
 	case a.taking(n):
-		slot.State, slot.Why, slot.Problem, slot.Refusal = Lost, "", agent.Problem{}, nil
+		slot.State, slot.Why, slot.Problem, slot.Refusal = Lost, "", model.Problem{}, nil
 		a.fail(node, Failure{Code: NodeLost})
 		a.put(node, slot)
 	default: // it may have answered meanwhile
 		if v := verdict(a.p, n, slot).answer; v == succeeded || v == failed {
-			slot.State, slot.Why, slot.Problem, slot.Refusal, slot.Skip = Ordered, "", agent.Problem{}, nil, ""
+			slot.State, slot.Why, slot.Problem, slot.Refusal, slot.Skip = Ordered, "", model.Problem{}, nil, ""
 			a.put(node, slot)
 		}
 	}
@@ -213,7 +213,7 @@ func withdrawn(s Slot, why Failure, skip SkipCode) Slot {
 // taking reports whether the node's last status is that of a run, which may be that of the campaign's target: the assignment must not
 // be withdrawn then. The run of another target does not keep a node from returning to its agent.
 func (a *advance) taking(n Node) bool {
-	return a.p.Agent.Version == "" && n.Status != nil && n.Status.Phase == agent.Running
+	return a.p.Agent.Version == "" && n.Status != nil && n.Status.Phase == model.Running
 }
 
 // compare pauses when the Puppet server gives a node other code than the nodes before it. Who continues accepts that code.

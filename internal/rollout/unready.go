@@ -1,8 +1,8 @@
 package rollout
 
 import (
-	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 )
 
 // UnreadyCause is why a node cannot take a target when its turn comes.
@@ -68,18 +68,18 @@ func (p Policy) Treats(cause UnreadyCause) Unready {
 }
 
 // CannotBegin returns why a node could not begin now; "" if it could.
-func CannotBegin(v agent.View) UnreadyCause {
+func CannotBegin(v model.View) UnreadyCause {
 	switch v.State {
-	case agent.Silent:
+	case model.Silent:
 		return UnreadySilent
-	case agent.Stuck:
+	case model.Stuck:
 		return UnreadyStuck
-	case agent.FailedState:
-		if v.Reason == agent.ReasonOtherMachine {
+	case model.FailedState:
+		if v.Reason == model.ReasonOtherMachine {
 			return UnreadyDuplicate
 		}
 		return UnreadyFailed
-	case agent.Held:
+	case model.Held:
 		if cause := held(v); cause != "" {
 			return cause
 		}
@@ -90,21 +90,21 @@ func CannotBegin(v agent.View) UnreadyCause {
 	return ""
 }
 
-func held(v agent.View) UnreadyCause {
+func held(v model.View) UnreadyCause {
 	switch v.Reason {
-	case agent.ReasonRetire, agent.ReasonRetired:
+	case model.ReasonRetire, model.ReasonRetired:
 		return UnreadyRetiring
-	case agent.ReasonDisabled, agent.ReasonPuppetBlocked:
-		if b := v.Params.Blocked; b != nil && b.Code == agent.PuppetBusy {
+	case model.ReasonDisabled, model.ReasonPuppetBlocked:
+		if b := v.Params.Blocked; b != nil && b.Code == model.PuppetBusy {
 			return "" // the end of another Puppet's run is near
 		}
 		return UnreadyDisabled
 	}
 	if h := v.Params.Hold; h != nil {
 		switch h.Kind {
-		case agent.RetirementHold:
+		case model.RetirementHold:
 			return UnreadyRetiring
-		case agent.DuplicateHold:
+		case model.DuplicateHold:
 			return UnreadyDuplicate
 		}
 	}
@@ -117,11 +117,11 @@ func repairable(c UnreadyCause) bool { return c == UnreadyFailed || c == Unready
 // Unavailable reports whether a node that is not in progress counts as unavailable for its places. A frozen node enforces what it has,
 // and is unavailable only if that failed. A node with Puppet's own daemon enforces it as well, and does not report how. A node that never
 // converged serves nothing yet.
-func Unavailable(v agent.View) bool {
+func Unavailable(v model.View) bool {
 	switch v.Reason {
-	case agent.ReasonDaemon:
+	case model.ReasonDaemon:
 		return false
-	case agent.ReasonFrozen:
+	case model.ReasonFrozen:
 		return v.Failing || v.New
 	}
 	return v.New || CannotBegin(v) != ""

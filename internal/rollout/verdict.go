@@ -3,7 +3,7 @@ package rollout
 import (
 	"strings"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // answer is what a node's status says about its assignment.
@@ -42,7 +42,7 @@ func verdict(p Plan, n Node, slot Slot) judgement {
 		attempt = nil
 	}
 	switch {
-	case st.Phase == agent.Running:
+	case st.Phase == model.Running:
 		return judgement{answer: working}
 	case st.Target != n.Wanted:
 		return judgement{answer: silent} // it does not want the target: lies count as silence
@@ -54,17 +54,17 @@ func verdict(p Plan, n Node, slot Slot) judgement {
 		return judgement{failed, Failure{Code: RunFailed, Problem: attempt.Problem, Run: st.LastRun}}
 	case attempt != nil:
 		return judgement{answer: working}
-	case st.LastGood == n.Wanted && st.Enforcing == n.Wanted && st.Outcome != agent.Failed:
+	case st.LastGood == n.Wanted && st.Enforcing == n.Wanted && st.Outcome != model.Failed:
 		return judgement{answer: succeeded}
-	case st.Reason == agent.ReasonServerAway:
-		return judgement{doubtful, Failure{Problem: agent.Problem{Code: agent.PuppetServerAway}}}
+	case st.Reason == model.ReasonServerAway:
+		return judgement{doubtful, Failure{Problem: model.Problem{Code: model.PuppetServerAway}}}
 	}
 	return judgement{answer: silent}
 }
 
 // inconclusive reports whether a run failed because etcd or the Puppet server did not answer.
-func inconclusive(code agent.ProblemCode) bool {
-	return code == agent.EtcdLost || code == agent.PuppetServerLost
+func inconclusive(code model.ProblemCode) bool {
+	return code == model.EtcdLost || code == model.PuppetServerLost
 }
 
 // ran reads how the run ended that a job ordered. A run that enforced another target than the node's own is a failure: the node refused
@@ -72,7 +72,7 @@ func inconclusive(code agent.ProblemCode) bool {
 func ran(p Plan, n Node, id string) judgement {
 	st := n.Status
 	switch answered := st.Ran != nil && st.Ran.ID == id; {
-	case st.Phase == agent.Running:
+	case st.Phase == model.Running:
 		return judgement{answer: working}
 	case answered && st.Ran.Failed():
 		return judgement{failed, Failure{Code: RunFailed, Problem: st.Ran.Problem, Run: st.LastRun}}
@@ -90,16 +90,16 @@ func ran(p Plan, n Node, id string) judgement {
 
 // ofAgent reads how far the node's own agent is: it succeeded when that version is installed and wrote the status, at the end of a
 // tick. An agent that does not know assigned versions answers the assignment and keeps its own: it counts as silent.
-func ofAgent(st *agent.Status, version string) judgement {
+func ofAgent(st *model.Status, version string) judgement {
 	u := st.Agent
 	switch {
 	case u == nil && strings.TrimPrefix(st.Version, "v") == version:
 		return judgement{answer: succeeded}
 	case u == nil || u.Wanted != version:
 		return judgement{answer: silent}
-	case u.Phase == agent.UpgradeDropped:
+	case u.Phase == model.UpgradeDropped:
 		return judgement{failed, Failure{Code: AgentDropped, Problem: u.Problem}}
-	case u.Phase == agent.UpgradeProbation:
+	case u.Phase == model.UpgradeProbation:
 		return judgement{answer: working}
 	case refusesAgent(u.Problem.Code):
 		return judgement{refusedTarget, Failure{Code: NodeRefused, Problem: u.Problem}}
@@ -108,9 +108,9 @@ func ofAgent(st *agent.Status, version string) judgement {
 }
 
 // refusesAgent reports whether a node can fetch a version, and will not use it.
-func refusesAgent(code agent.ProblemCode) bool {
+func refusesAgent(code model.ProblemCode) bool {
 	switch code {
-	case agent.UpgradeRefused, agent.UpgradeOlder, agent.UpgradeNoProgram, agent.UpgradeChanged, agent.UpgradeNotInstalled:
+	case model.UpgradeRefused, model.UpgradeOlder, model.UpgradeNoProgram, model.UpgradeChanged, model.UpgradeNotInstalled:
 		return true
 	}
 	return false
@@ -118,4 +118,4 @@ func refusesAgent(code agent.ProblemCode) bool {
 
 // isHeld reports whether an operator keeps the node from its target. The wait ends with the hold. A run of Puppet by hand ends by itself, or the
 // deadline of the node decides.
-func isHeld(n Node) bool { return n.View.State == agent.Held && held(n.View) != "" }
+func isHeld(n Node) bool { return n.View.State == model.Held && held(n.View) != "" }

@@ -5,50 +5,50 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/agent"
-	"pulley/internal/release/trust/refusal"
+	"pulley/internal/model"
+	"pulley/internal/model/refusal"
 )
 
 // An agent that a node dropped, or that never ran, must not count as taken: the next batch would follow it.
 func TestVerdictOnAgent(t *testing.T) {
-	plan := Plan{ID: "r5", Agent: agent.AgentChoice{Version: "1.1.0"}}
-	upgrade := func(phase agent.UpgradePhase, code agent.ProblemCode) *agent.Upgrade {
-		return &agent.Upgrade{Wanted: "1.1.0", Phase: phase, Problem: agent.Problem{Code: code}}
+	plan := Plan{ID: "r5", Agent: model.AgentChoice{Version: "1.1.0"}}
+	upgrade := func(phase model.UpgradePhase, code model.ProblemCode) *model.Upgrade {
+		return &model.Upgrade{Wanted: "1.1.0", Phase: phase, Problem: model.Problem{Code: code}}
 	}
 	for name, c := range map[string]struct {
-		change func(*agent.Status)
+		change func(*model.Status)
 		want   answer
 		code   FailureCode
 	}{
-		"it is installed, and its tick succeeded":                      {func(*agent.Status) {}, succeeded, ""},
-		"a version with the v of a git tag":                            {func(s *agent.Status) { s.Version = "v1.1.0" }, succeeded, ""},
-		"the status answers another assignment":                        {func(s *agent.Status) { s.Assignment = "r5.1" }, silent, ""},
-		"an agent that does not know the order keeps its own":          {func(s *agent.Status) { s.Version = "1.0.0" }, silent, ""},
-		"an agent that does not know the order follows what is wished": {func(s *agent.Status) { s.Agent = &agent.Upgrade{Wanted: "1.0.1", Phase: agent.UpgradeDropped} }, silent, ""},
-		"it is to be fetched":                                          {func(s *agent.Status) { s.Version, s.Agent = "1.0.0", upgrade(agent.UpgradeWaiting, "") }, silent, ""},
-		"a mirror does not answer": {func(s *agent.Status) {
-			s.Version, s.Agent = "1.0.0", upgrade(agent.UpgradeWaiting, agent.UpgradeUnavailable)
+		"it is installed, and its tick succeeded":                      {func(*model.Status) {}, succeeded, ""},
+		"a version with the v of a git tag":                            {func(s *model.Status) { s.Version = "v1.1.0" }, succeeded, ""},
+		"the status answers another assignment":                        {func(s *model.Status) { s.Assignment = "r5.1" }, silent, ""},
+		"an agent that does not know the order keeps its own":          {func(s *model.Status) { s.Version = "1.0.0" }, silent, ""},
+		"an agent that does not know the order follows what is wished": {func(s *model.Status) { s.Agent = &model.Upgrade{Wanted: "1.0.1", Phase: model.UpgradeDropped} }, silent, ""},
+		"it is to be fetched":                                          {func(s *model.Status) { s.Version, s.Agent = "1.0.0", upgrade(model.UpgradeWaiting, "") }, silent, ""},
+		"a mirror does not answer": {func(s *model.Status) {
+			s.Version, s.Agent = "1.0.0", upgrade(model.UpgradeWaiting, model.UpgradeUnavailable)
 		}, silent, ""},
-		"it runs the ticks on probation": {func(s *agent.Status) { s.Agent = upgrade(agent.UpgradeProbation, "") }, working, ""},
-		"it was dropped": {func(s *agent.Status) {
-			s.Version, s.Agent = "1.0.0", upgrade(agent.UpgradeDropped, agent.UpgradeKilled)
+		"it runs the ticks on probation": {func(s *model.Status) { s.Agent = upgrade(model.UpgradeProbation, "") }, working, ""},
+		"it was dropped": {func(s *model.Status) {
+			s.Version, s.Agent = "1.0.0", upgrade(model.UpgradeDropped, model.UpgradeKilled)
 		}, failed, AgentDropped},
-		"its signature is refused": {func(s *agent.Status) {
-			s.Version, s.Agent = "1.0.0", upgrade(agent.UpgradeWaiting, agent.UpgradeRefused)
+		"its signature is refused": {func(s *model.Status) {
+			s.Version, s.Agent = "1.0.0", upgrade(model.UpgradeWaiting, model.UpgradeRefused)
 		}, refusedTarget, NodeRefused},
-		"it is older": {func(s *agent.Status) { s.Version, s.Agent = "1.2.0", upgrade(agent.UpgradeWaiting, agent.UpgradeOlder) }, refusedTarget, NodeRefused},
-		"no program for the platform": {func(s *agent.Status) {
-			s.Version, s.Agent = "1.0.0", upgrade(agent.UpgradeWaiting, agent.UpgradeNoProgram)
+		"it is older": {func(s *model.Status) { s.Version, s.Agent = "1.2.0", upgrade(model.UpgradeWaiting, model.UpgradeOlder) }, refusedTarget, NodeRefused},
+		"no program for the platform": {func(s *model.Status) {
+			s.Version, s.Agent = "1.0.0", upgrade(model.UpgradeWaiting, model.UpgradeNoProgram)
 		}, refusedTarget, NodeRefused},
-		"installed, and a run is in progress": {func(s *agent.Status) { s.Phase = agent.Running }, working, ""},
-		"installed, and its run failed": {func(s *agent.Status) {
-			s.Outcome, s.Attempt = agent.Failed, &agent.Attempt{Target: oldT, Started: 1, Finished: 1}
+		"installed, and a run is in progress": {func(s *model.Status) { s.Phase = model.Running }, working, ""},
+		"installed, and its run failed": {func(s *model.Status) {
+			s.Outcome, s.Attempt = model.Failed, &model.Attempt{Target: oldT, Started: 1, Finished: 1}
 		}, failed, RunFailed},
-		"installed, and etcd did not answer its run": {func(s *agent.Status) {
-			s.Attempt = &agent.Attempt{Target: oldT, Started: 1, Finished: 1, Problem: agent.Problem{Code: agent.EtcdLost}}
+		"installed, and etcd did not answer its run": {func(s *model.Status) {
+			s.Attempt = &model.Attempt{Target: oldT, Started: 1, Finished: 1, Problem: model.Problem{Code: model.EtcdLost}}
 		}, doubtful, ""},
 	} {
-		st := agent.Status{Version: "1.1.0", Assignment: "r5.2", Phase: agent.Idle, Target: oldT, LastGood: oldT, Enforcing: oldT}
+		st := model.Status{Version: "1.1.0", Assignment: "r5.2", Phase: model.Idle, Target: oldT, LastGood: oldT, Enforcing: oldT}
 		c.change(&st)
 		v := verdict(plan, Node{Status: &st, Wanted: oldT}, Slot{ID: "r5.2"})
 		if v.answer != c.want || v.failure.Code != c.code {
@@ -63,7 +63,7 @@ func TestVerdictOnAgent(t *testing.T) {
 // The status loses the cause of a refusal with the order: the rollout would name none. A node must not displace the causes of others.
 func TestFailuresKeepTheirCauses(t *testing.T) {
 	t.Parallel()
-	text := Failure{Code: NodeRefused, Problem: agent.Problem{Code: agent.UpgradeNoProgram, Text: agent.Prose(strings.Repeat("x", 10*textBytes))}}
+	text := Failure{Code: NodeRefused, Problem: model.Problem{Code: model.UpgradeNoProgram, Text: model.Prose(strings.Repeat("x", 10*textBytes))}}
 	signature := Failure{Code: NodeRefused, Refusal: refusal.New(refusal.KeyUnknown, "key", strings.Repeat("k", textBytes))}
 	hostile := Failure{Code: NodeRefused, Refusal: &refusal.Error{Code: refusal.KeyUnknown, Params: refusal.Params{"key": strings.Repeat("<\x1b", 20<<10)}}}
 	for name, c := range map[string]struct {
@@ -78,7 +78,7 @@ func TestFailuresKeepTheirCauses(t *testing.T) {
 	} {
 		s := State{Failed: map[string]Failure{}, Slots: map[string]Slot{}}
 		for i := range keptBytes/textBytes + 20 {
-			a := advance{p: Plan{Agent: agent.AgentChoice{Version: c.version}}, s: s}
+			a := advance{p: Plan{Agent: model.AgentChoice{Version: c.version}}, s: s}
 			f := c.f
 			if i == 0 {
 				f = c.first

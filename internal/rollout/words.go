@@ -7,11 +7,11 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // What renders what a campaign brings to its nodes: a target, or a version of the agent.
-func What(t agent.Target, version string) string {
+func What(t model.Target, version string) string {
 	if version != "" {
 		return "agent " + version
 	}
@@ -74,14 +74,14 @@ func (w Wait) sentence() string {
 }
 
 func (w Wait) gateSentence() string {
-	if w.Stop != nil && (w.Gate == nil || w.Gate.State != agent.GateAborted) {
+	if w.Stop != nil && (w.Gate == nil || w.Gate.State != model.GateAborted) {
 		return "it paused by itself: " + w.Stop.Sentence()
 	}
 	if w.Gate == nil {
 		return "it is paused"
 	}
 	text := "paused"
-	if w.Gate.State == agent.GateAborted {
+	if w.Gate.State == model.GateAborted {
 		text = "aborted"
 	}
 	text = fmt.Sprintf("%s by %s", text, w.Gate.By)

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/model"
 	"pulley/internal/puppetserver"
 	"pulley/internal/store"
@@ -118,7 +117,7 @@ func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver
 				here = step.URL
 			}
 			c.failed.begin(here, c.Now())
-			if step.Problem = agent.Prose(failed.Error()); !slices.Contains(of.Steps, step) {
+			if step.Problem = model.Prose(failed.Error()); !slices.Contains(of.Steps, step) {
 				log.Warn("a Puppet server still has a removed node", "kind", step.Kind, "url", step.URL, "error", failed)
 			}
 			left.Steps = append(left.Steps, step)

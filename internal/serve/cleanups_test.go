@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/model"
 	"pulley/internal/puppet/settings"
@@ -27,7 +26,7 @@ func TestCleanupsOfADestructionStay(t *testing.T) {
 	spec := &environments.Environment{Name: "dev", Puppet: settings.PuppetSettings{PuppetDB: "https://127.0.0.1:1"}}
 	err = s.Environments.PutSpec(ctx, spec, 0)
 	if err == nil {
-		err = s.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"})
+		err = s.Fleet.Register(ctx, "dev", model.Host{Node: "web1", Role: "web"})
 	}
 	if err == nil { // as a destruction writes it first
 		_, err = server.Client().Put(ctx, "/pulley/v1/cleanups/dev/web1", `{"v":1,"node":"web1","certname":"web1","removed":"2026-11-26T12:00:00Z","by":"ann","steps":[{"kind":"puppetdb","url":"https://127.0.0.1:1"}]}`)
@@ -91,7 +90,7 @@ func TestRemovalOfADamagedEnvironmentIsCleanedLater(t *testing.T) {
 	t.Cleanup(func() { _ = s.Close() })
 	spec := "/pulley/v1/environments/dev/spec"
 	if _, err = server.Client().Put(ctx, spec, "?"); err == nil {
-		err = s.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"})
+		err = s.Fleet.Register(ctx, "dev", model.Host{Node: "web1", Role: "web"})
 	}
 	if err == nil {
 		err = s.Joins.RemoveNode(ctx, dev, "web1", store.Removal{At: time.Now(), By: "ann"})

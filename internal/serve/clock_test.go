@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/access/fleetca"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -32,7 +32,7 @@ func TestClockIsComparedWithTheNewestReports(t *testing.T) {
 	}
 	report := func(node string, at time.Time) {
 		t.Helper()
-		if err := st.Node.Report(t.Context(), agent.Identity{Environment: "dev", Node: node, Role: "compute"}, agent.Status{Node: node, SeenAt: at}, nil, nil); err != nil {
+		if err := st.Node.Report(t.Context(), model.Identity{Environment: "dev", Node: node, Role: "compute"}, model.Status{Node: node, SeenAt: at}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -147,8 +147,8 @@ func TestCorrectedClockDoesNotStopServe(t *testing.T) {
 	right := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	for _, reports := range []bool{false, true} {
 		for node := 0; reports && node < 3; node++ {
-			id := agent.Identity{Environment: "dev", Node: fmt.Sprintf("compute%d", node), Role: "compute"}
-			if err := st.Node.Report(t.Context(), id, agent.Status{Node: id.Node, SeenAt: right}, nil, nil); err != nil {
+			id := model.Identity{Environment: "dev", Node: fmt.Sprintf("compute%d", node), Role: "compute"}
+			if err := st.Node.Report(t.Context(), id, model.Status{Node: id.Node, SeenAt: right}, nil, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -227,8 +227,8 @@ func TestPausedMachineKeepsItsRightClock(t *testing.T) {
 	right := time.Date(2026, 11, 22, 12, 0, 0, 0, time.UTC)
 	report := func(at time.Time) {
 		for node := range 3 {
-			id := agent.Identity{Environment: "dev", Node: fmt.Sprintf("compute%d", node), Role: "compute"}
-			if err := st.Node.Report(t.Context(), id, agent.Status{Node: id.Node, SeenAt: at}, nil, nil); err != nil {
+			id := model.Identity{Environment: "dev", Node: fmt.Sprintf("compute%d", node), Role: "compute"}
+			if err := st.Node.Report(t.Context(), id, model.Status{Node: id.Node, SeenAt: at}, nil, nil); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"pulley/agent"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/notify"
@@ -132,10 +131,10 @@ func newRuns() runs {
 }
 
 // count counts a run. Runs are records that a node wrote: an outcome that this program does not know counts as failed.
-func (r runs) count(env string, run agent.Run) {
+func (r runs) count(env string, run model.Run) {
 	outcome := run.Outcome
-	if !slices.Contains(agent.Outcomes(), outcome) {
-		outcome = agent.Failed
+	if !slices.Contains(model.Outcomes(), outcome) {
+		outcome = model.Failed
 	}
 	r.total.WithLabelValues(env, string(outcome)).Inc()
 	r.seconds.WithLabelValues(env).Observe(max(run.Duration, 0).Seconds())
@@ -146,7 +145,7 @@ func (r runs) count(env string, run agent.Run) {
 
 // begin shows an environment before its first run.
 func (r runs) begin(env string) {
-	for _, outcome := range agent.Outcomes() {
+	for _, outcome := range model.Outcomes() {
 		r.total.WithLabelValues(env, string(outcome))
 	}
 	r.drift.WithLabelValues(env)
@@ -230,11 +229,11 @@ func countsOf(env string, tally fleet.Tally, at time.Time, took time.Duration) [
 		gauge(targetMetric, 1, env, tally.Target.Release, fmt.Sprint(tally.Target.Data)), gauge(readMetric, instant(at), env), gauge(tookMetric, took.Seconds(), env),
 	}
 	for role, counts := range tally.Roles {
-		for _, state := range agent.NodeStates() {
+		for _, state := range model.NodeStates() {
 			all = append(all, gauge(nodesMetric, float64(counts[state]), env, role, string(state)))
 		}
 	}
-	for _, mode := range []agent.HoldMode{agent.Freeze, agent.Stop} {
+	for _, mode := range []model.HoldMode{model.Freeze, model.Stop} {
 		all = append(all, gauge(holdsMetric, float64(tally.Holds[mode]), env, string(mode)))
 	}
 	return all

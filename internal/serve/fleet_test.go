@@ -16,20 +16,19 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/testbed/observe"
 )
 
 // encoded is the record of a run as an agent stores it.
-func encoded(t *testing.T, run agent.Run) agent.EncodedRun {
+func encoded(t *testing.T, run model.Run) model.EncodedRun {
 	t.Helper()
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	err := json.NewEncoder(z).Encode(struct {
 		V int `json:"v"`
-		agent.Run
+		model.Run
 	}{1, run})
 	if err == nil {
 		err = z.Close()
@@ -37,7 +36,7 @@ func encoded(t *testing.T, run agent.Run) agent.EncodedRun {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return agent.EncodedRun{ID: run.ID, Bytes: b.Bytes()}
+	return model.EncodedRun{ID: run.ID, Bytes: b.Bytes()}
 }
 
 // scraped returns the metrics as Prometheus gets them.
@@ -65,26 +64,26 @@ func TestMetricsCountNodesRunsAndRollouts(t *testing.T) {
 	go func() { _ = st.Fleet.Watch(ctx, tasks.saw) }()
 	apply(t, st, "roles:\n  web: {cardinality: 4}\n  db: {cardinality: 1}\n")
 	for _, node := range []string{"web1", "web2", "web3"} {
-		if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: "web", At: now}); err != nil {
+		if err := st.Fleet.Register(ctx, "dev", model.Host{Node: node, Role: "web", At: now}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	report := func(node, role string, s agent.Status, runs ...agent.EncodedRun) {
+	report := func(node, role string, s model.Status, runs ...model.EncodedRun) {
 		t.Helper()
-		s.Node, s.Role, s.Settings = node, role, agent.DefaultSettings()
-		if err := st.Node.Report(ctx, agent.Identity{Node: node, Role: role, Environment: "dev"}, s, runs, nil); err != nil {
+		s.Node, s.Role, s.Settings = node, role, model.DefaultSettings()
+		if err := st.Node.Report(ctx, model.Identity{Node: node, Role: role, Environment: "dev"}, s, runs, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	target := agent.Target{Release: "1.0.0", Tree: strings.Repeat("a", 64)}
+	target := model.Target{Release: "1.0.0", Tree: strings.Repeat("a", 64)}
 	if _, err := server.Client().Put(ctx, "/pulley/v1/environments/dev/desired/default", `{"v":1,"release":"1.0.0","tree":"`+target.Tree+`"}`); err != nil {
 		t.Fatal(err)
 	}
-	attempt := &agent.Attempt{Target: target, Started: 1, Finished: 1, Kind: agent.Between, Problem: agent.Problem{Code: agent.ResourcesFailed, Number: 1}}
-	report("web1", "web", agent.Status{LastGood: target, Enforcing: target, SeenAt: now, Unclassified: true})
-	report("web2", "web", agent.Status{Enforcing: target, Target: target, SeenAt: now.Add(-time.Minute), Attempt: attempt, Outcome: agent.Failed})
-	report("web3", "web", agent.Status{LastGood: target, Enforcing: target, SeenAt: now.Add(-time.Hour)})
-	report("evil", "an invented role", agent.Status{SeenAt: now.Add(-100 * time.Hour)})
+	attempt := &model.Attempt{Target: target, Started: 1, Finished: 1, Kind: model.Between, Problem: model.Problem{Code: model.ResourcesFailed, Number: 1}}
+	report("web1", "web", model.Status{LastGood: target, Enforcing: target, SeenAt: now, Unclassified: true})
+	report("web2", "web", model.Status{Enforcing: target, Target: target, SeenAt: now.Add(-time.Minute), Attempt: attempt, Outcome: model.Failed})
+	report("web3", "web", model.Status{LastGood: target, Enforcing: target, SeenAt: now.Add(-time.Hour)})
+	report("evil", "an invented role", model.Status{SeenAt: now.Add(-100 * time.Hour)})
 	if err := st.Cluster.NoteBackup(ctx, now); err != nil {
 		t.Fatal(err)
 	}
@@ -92,8 +91,8 @@ func TestMetricsCountNodesRunsAndRollouts(t *testing.T) {
 	observe.Eventually(t, "a run is counted", func() bool { // a watch that begins a moment later sees only later runs
 		runs++
 		id := string(rune('a' + runs%26))
-		report("web1", "web", agent.Status{LastGood: target, Enforcing: target, SeenAt: now, Unclassified: true}, encoded(t, agent.Run{
-			ID: id, Node: "web1", Drift: true, Duration: 20 * time.Second, Result: agent.Result{Outcome: agent.Changed},
+		report("web1", "web", model.Status{LastGood: target, Enforcing: target, SeenAt: now, Unclassified: true}, encoded(t, model.Run{
+			ID: id, Node: "web1", Drift: true, Duration: 20 * time.Second, Result: model.Result{Outcome: model.Changed},
 		}))
 		return strings.Contains(scraped(t, registry), `pulley_runs_with_drift_total{environment="dev"}`)
 	})

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/model"
 	"pulley/internal/store"
 )
@@ -16,7 +15,7 @@ const clocksApart = time.Minute
 // holds announces holds that their time ended. It is not safe for concurrent use.
 type holds struct {
 	*Tasks
-	seen map[model.Ref]map[store.Scope]agent.Hold // at the last look
+	seen map[model.Ref]map[store.Scope]model.Hold // at the last look
 }
 
 // look announces the holds that ended since the last look. An operator who ends or replaces a hold knows it.
@@ -26,7 +25,7 @@ func (h *holds) look(ctx context.Context) error {
 		return err
 	}
 	var errs []error
-	seen := map[model.Ref]map[store.Scope]agent.Hold{}
+	seen := map[model.Ref]map[store.Scope]model.Hold{}
 	for _, ref := range refs {
 		now, _, err := h.Store.Fleet.Holds(ctx, ref)
 		if err != nil {
@@ -47,6 +46,6 @@ func (h *holds) look(ctx context.Context) error {
 }
 
 // ended reports whether a hold that is gone ended by its time.
-func ended(h agent.Hold, now time.Time) bool {
+func ended(h model.Hold, now time.Time) bool {
 	return !h.Until.IsZero() && h.Until.Before(now.Add(clocksApart))
 }

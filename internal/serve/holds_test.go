@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/notify"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -32,7 +32,7 @@ func TestEndedHoldsAreAnnounced(t *testing.T) {
 	}
 	now := time.Now().UTC().Truncate(time.Second)
 	for _, scope := range []store.Scope{{}, {Role: "web"}, {Node: "web1"}} {
-		h := agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "disk swap", Since: now, Until: now.Add(time.Hour)}
+		h := model.Hold{Mode: model.Freeze, Who: "ann", Why: "disk swap", Since: now, Until: now.Add(time.Hour)}
 		if scope.Node != "" {
 			h.Until = time.Time{}
 		}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/serve/limits"
 	"pulley/internal/store"
 	"pulley/internal/testbed/observe"
@@ -85,7 +85,7 @@ func TestInvalidBootIDsAreDropped(t *testing.T) {
 	t.Parallel()
 	w := newWatcher(time.Now, slog.New(slog.DiscardHandler))
 	says := func(boot, machine string) {
-		w.saw(store.NodeWrite{Ref: dev, Node: "compute1", Status: &agent.Status{Boot: boot, Machine: machine}})
+		w.saw(store.NodeWrite{Ref: dev, Node: "compute1", Status: &model.Status{Boot: boot, Machine: machine}})
 	}
 	long := strings.Repeat("x", 1000)
 	for range 3 {

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/model"
 	"pulley/internal/release"
@@ -28,7 +27,7 @@ type setBack struct {
 	t      *testing.T
 	server *etcdtest.Server
 	s      *store.Store
-	to     map[string]agent.Target // by version
+	to     map[string]model.Target // by version
 	nodes  []string
 	log    *observe.Log
 	past   string
@@ -47,7 +46,7 @@ func beginSetBack(t *testing.T) *setBack {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	f := &setBack{t: t, server: server, s: s, to: map[string]agent.Target{}, nodes: []string{"web1", "web2"}, log: &observe.Log{}, past: filepath.Join(t.TempDir(), "reached")}
+	f := &setBack{t: t, server: server, s: s, to: map[string]model.Target{}, nodes: []string{"web1", "web2"}, log: &observe.Log{}, past: filepath.Join(t.TempDir(), "reached")}
 	spec, err := environments.Parse("dev.yaml", []byte("roles:\n  web: {cardinality: 2}\n"))
 	if err == nil {
 		err = s.Environments.PutSpec(t.Context(), spec, 0)
@@ -62,7 +61,7 @@ func beginSetBack(t *testing.T) *setBack {
 		f.to[version] = r.Target()
 	}
 	for _, name := range f.nodes {
-		err = errors.Join(err, s.Fleet.Register(t.Context(), "dev", agent.Host{Node: name, Role: "web", MachineID: "m-" + name, At: time.Now()}))
+		err = errors.Join(err, s.Fleet.Register(t.Context(), "dev", model.Host{Node: name, Role: "web", MachineID: "m-" + name, At: time.Now()}))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -121,28 +120,28 @@ func (f *setBack) start(version string) rollout.Plan {
 
 // node ticks as an agent does, with the agent's own decision, until ctx ends. What it knows outlives etcd's data.
 func (f *setBack) node(ctx context.Context, name string) {
-	st, who := agent.State{}, agent.Identity{Node: name, Role: "web", Environment: "dev"}
+	st, who := model.State{}, model.Identity{Node: name, Role: "web", Environment: "dev"}
 	for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 		d, err := f.s.Node.Desire(ctx, who)
 		if err != nil {
 			continue
 		}
-		dec := agent.Decide(agent.Observed{Identity: who, State: st, Settings: agent.DefaultSettings(), Machine: "m-" + name}, d, time.Now())
-		report := agent.Status{
-			Node: name, Role: "web", Phase: agent.Running, Cause: dec.Cause, Target: d.Wanted(), LastGood: st.LastGood, Enforcing: st.Enforcing, SeenAt: time.Now(),
-			Settings: agent.DefaultSettings(), Machine: "m-" + name, LastRun: "run", Ran: st.Ran,
+		dec := model.Decide(model.Observed{Identity: who, State: st, Settings: model.DefaultSettings(), Machine: "m-" + name}, d, time.Now())
+		report := model.Status{
+			Node: name, Role: "web", Phase: model.Running, Cause: dec.Cause, Target: d.Wanted(), LastGood: st.LastGood, Enforcing: st.Enforcing, SeenAt: time.Now(),
+			Settings: model.DefaultSettings(), Machine: "m-" + name, LastRun: "run", Ran: st.Ran,
 		}
 		a := d.Assignment()
 		if a != nil {
-			report.Assignment, report.Phase = a.ID, agent.Idle
+			report.Assignment, report.Phase = a.ID, model.Idle
 			st.Epoch = max(st.Epoch, d.Gate.Epoch)
 		}
-		turn := a != nil && a.Kind == agent.AssignRun && (st.Ran == nil || st.Ran.ID != a.ID)
+		turn := a != nil && a.Kind == model.AssignRun && (st.Ran == nil || st.Ran.ID != a.ID)
 		f.mu.Lock()
 		hangs := turn && f.hang
 		f.mu.Unlock()
-		if (dec.Action == agent.Take || dec.Action == agent.Enforce && turn) && !hangs {
-			report.Phase = agent.Running
+		if (dec.Action == model.Take || dec.Action == model.Enforce && turn) && !hangs {
+			report.Phase = model.Running
 			if f.s.Node.Admit(ctx, who, d, report) != nil {
 				continue
 			}
@@ -150,13 +149,13 @@ func (f *setBack) node(ctx context.Context, name string) {
 			f.applied = append(f.applied, name+" "+dec.Target.Release)
 			if turn {
 				f.turns = append(f.turns, name+" "+a.ID)
-				st.Ran = &agent.Answer{ID: a.ID}
+				st.Ran = &model.Answer{ID: a.ID}
 			}
 			f.mu.Unlock()
 			st.LastGood, st.Enforcing, st.RanAt = dec.Target, dec.Target, time.Now()
 			report.LastGood, report.Enforcing, report.Ran = dec.Target, dec.Target, st.Ran
 		}
-		report.Phase = agent.Idle
+		report.Phase = model.Idle
 		_ = f.s.Node.Report(ctx, who, report, nil, nil) // while etcd is down, the next tick reports
 	}
 }
@@ -284,10 +283,10 @@ func TestLostAbortIsNoticed(t *testing.T) {
 	t.Parallel()
 	for name, act := range map[string]func(f *setBack, c *store.Campaign) error{
 		"abort": func(f *setBack, c *store.Campaign) error {
-			return f.s.Campaigns.Set(f.t.Context(), dev, c, agent.GateAborted, nil, f.me())
+			return f.s.Campaigns.Set(f.t.Context(), dev, c, model.GateAborted, nil, f.me())
 		},
 		"hold": func(f *setBack, _ *store.Campaign) error {
-			return f.s.Fleet.Hold(f.t.Context(), dev, store.Scope{Node: "web2"}, agent.Hold{Mode: agent.Freeze}, 0, 0)
+			return f.s.Fleet.Hold(f.t.Context(), dev, store.Scope{Node: "web2"}, model.Hold{Mode: model.Freeze}, 0, 0)
 		},
 		"skip": func(f *setBack, c *store.Campaign) error {
 			next := c.State
@@ -298,7 +297,7 @@ func TestLostAbortIsNoticed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := beginSetBack(t)
-			hold := agent.Hold{Mode: agent.Stop}
+			hold := model.Hold{Mode: model.Stop}
 			if err := f.s.Fleet.Hold(t.Context(), dev, store.Scope{Node: "web1"}, hold, 0, 0); err != nil {
 				t.Fatal(err)
 			}
@@ -354,7 +353,7 @@ func TestLostAbortIsNoticed(t *testing.T) {
 // TestRunningEtcdIsNotBehind: a serve that restarts, an environment that was made again and a history that was shortened are no etcd that went back.
 func TestRunningEtcdIsNotBehind(t *testing.T) {
 	t.Parallel()
-	reach := func(epoch agent.Epoch, change string) store.Moment {
+	reach := func(epoch model.Epoch, change string) store.Moment {
 		return store.Moment{Revision: 100, Reached: map[string]store.Reach{"dev": {Epoch: epoch, Change: change}}}
 	}
 	if behind := reach(5, "a").Behind(store.Moment{}); len(behind) > 0 {

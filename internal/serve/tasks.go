@@ -9,7 +9,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"pulley/agent"
 	"pulley/internal/access/fleetca"
 	"pulley/internal/model"
 	"pulley/internal/notify"
@@ -102,7 +101,7 @@ func (t *Tasks) Run(ctx context.Context) {
 	tasks.Go(func() { t.every(ctx, bootsInterval, "cannot check first boots", t.checkBoots) })
 	tasks.Go(func() { t.every(ctx, historyInterval, "cannot shorten histories", t.pruneHistories) })
 	tasks.Go(func() { t.Notifier.Run(ctx) })
-	h := &holds{Tasks: t, seen: map[model.Ref]map[store.Scope]agent.Hold{}}
+	h := &holds{Tasks: t, seen: map[model.Ref]map[store.Scope]model.Hold{}}
 	tasks.Go(func() { t.every(ctx, holdsInterval, "cannot watch holds", h.look) })
 	r := &rollouts{Tasks: t, controllers: map[model.Ref]*control.Controller{}, waits: map[model.Ref]told{}, told: map[model.Ref]map[string]bool{}}
 	tasks.Go(func() { t.every(ctx, rolloutInterval, "cannot advance a rollout", t.unlessBehind(r.advance)) })

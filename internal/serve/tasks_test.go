@@ -16,7 +16,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/model"
 	"pulley/internal/pki"
@@ -155,11 +154,11 @@ func TestUsersArePrecreatedAndOrphansDeleted(t *testing.T) {
 		t.Fatal(err)
 	}
 	node := dialled(t, as)
-	id := agent.Identity{Node: "compute1", Role: "compute", Environment: "dev"}
+	id := model.Identity{Node: "compute1", Role: "compute", Environment: "dev"}
 	if _, err := node.Node.Desire(t.Context(), id); err != nil {
 		t.Errorf("a node with a pre-created user may not read: %v", err)
 	}
-	if err := node.Node.Report(t.Context(), id, agent.Status{Node: "compute1"}, nil, nil); err != nil {
+	if err := node.Node.Report(t.Context(), id, model.Status{Node: "compute1"}, nil, nil); err != nil {
 		t.Errorf("a node with a pre-created user may not report: %v", err)
 	}
 	apply(t, st, "roles:\n  controller: {cardinality: 1}\n  compute: {cardinality: 1}\n")
@@ -193,16 +192,16 @@ func TestFloodIsDetectedAndReportedOnce(t *testing.T) {
 	apply(t, st, "roles:\n  compute: {cardinality: 2}\n")
 	_, log, _ := startTasks(t, s)
 	_, other, _ := startTasks(t, s)
-	id := func(n string) agent.Identity { return agent.Identity{Node: n, Role: "compute", Environment: "dev"} }
-	run := agent.EncodedRun{ID: "1", Bytes: bytes.Repeat([]byte("x"), 200<<10)}
+	id := func(n string) model.Identity { return model.Identity{Node: n, Role: "compute", Environment: "dev"} }
+	run := model.EncodedRun{ID: "1", Bytes: bytes.Repeat([]byte("x"), 200<<10)}
 	// A watch that begins a moment later sees only later writes. The flood therefore continues, like real floods.
 	rounds := 0
 	observe.Eventually(t, "the flood is noted", func() bool {
-		if err := st.Node.Report(t.Context(), id("compute1"), agent.Status{Node: "compute1"}, []agent.EncodedRun{run}, nil); err != nil {
+		if err := st.Node.Report(t.Context(), id("compute1"), model.Status{Node: "compute1"}, []model.EncodedRun{run}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if rounds++; rounds%20 == 1 { // otherwise it would be a flood of small writes
-			if err := st.Node.Report(t.Context(), id("compute2"), agent.Status{Node: "compute2"}, nil, nil); err != nil {
+			if err := st.Node.Report(t.Context(), id("compute2"), model.Status{Node: "compute2"}, nil, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -216,7 +215,7 @@ func TestFloodIsDetectedAndReportedOnce(t *testing.T) {
 		return all["compute1"].Bytes > floodBytes
 	})
 	observe.Eventually(t, "both serves log it", func() bool {
-		if err := st.Node.Report(t.Context(), id("compute1"), agent.Status{Node: "compute1"}, []agent.EncodedRun{run}, nil); err != nil {
+		if err := st.Node.Report(t.Context(), id("compute1"), model.Status{Node: "compute1"}, []model.EncodedRun{run}, nil); err != nil {
 			t.Fatal(err)
 		}
 		return strings.Contains(log.String(), "node=compute1") && strings.Contains(other.String(), "node=compute1")
@@ -256,10 +255,10 @@ func fullEtcdIsHealed(t *testing.T, compacted bool) {
 	}
 	t.Cleanup(s.Close)
 	st := dialled(t, s.Connection)
-	id := agent.Identity{Node: "compute1", Role: "compute", Environment: "dev"}
-	run := agent.EncodedRun{ID: "1", Bytes: bytes.Repeat([]byte("x"), 200<<10)}
+	id := model.Identity{Node: "compute1", Role: "compute", Environment: "dev"}
+	run := model.EncodedRun{ID: "1", Bytes: bytes.Repeat([]byte("x"), 200<<10)}
 	report := func() error {
-		return st.Node.Report(t.Context(), id, agent.Status{Node: "compute1"}, []agent.EncodedRun{run}, nil)
+		return st.Node.Report(t.Context(), id, model.Status{Node: "compute1"}, []model.EncodedRun{run}, nil)
 	}
 	for n := 0; err == nil; n++ {
 		if err = report(); n > 500 {
@@ -341,12 +340,12 @@ func TestCopiedMachineIsFrozen(t *testing.T) {
 	}
 	says := func(node, boot string) {
 		t.Helper()
-		id := agent.Identity{Node: node, Role: "compute", Environment: "dev"}
-		if err := st.Node.Report(t.Context(), id, agent.Status{Node: node, Machine: "m1", Boot: boot}, nil, nil); err != nil {
+		id := model.Identity{Node: node, Role: "compute", Environment: "dev"}
+		if err := st.Node.Report(t.Context(), id, model.Status{Node: node, Machine: "m1", Boot: boot}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
-	hold := func(node string) agent.Hold {
+	hold := func(node string) model.Hold {
 		f, err := st.Fleet.State(t.Context(), dev)
 		if err != nil {
 			t.Fatal(err)
@@ -358,7 +357,7 @@ func TestCopiedMachineIsFrozen(t *testing.T) {
 		boots++
 		says("compute2", fmt.Sprint("restarted-", boots)) // a machine that only restarts
 		says("compute1", []string{"boot-a", "boot-b"}[boots%2])
-		return hold("compute1").Kind == agent.DuplicateHold
+		return hold("compute1").Kind == model.DuplicateHold
 	})
 	if hold("compute2").Mode != "" {
 		t.Errorf("a machine that was restarted was frozen: %+v", hold("compute2"))
@@ -416,20 +415,20 @@ func TestConfirmationsOfEndedRetirementsAreDeleted(t *testing.T) {
 	}
 	confirmed := func(node string) bool {
 		t.Helper()
-		c, err := st.Node.Confirmation(ctx, agent.Identity{Environment: "dev", Node: node})
+		c, err := st.Node.Confirmation(ctx, model.Identity{Environment: "dev", Node: node})
 		if err != nil {
 			t.Fatal(err)
 		}
 		return c != nil
 	}
 	for _, node := range []string{"compute1", "compute2"} {
-		h, r := agent.Host{Node: node, Role: "compute", MachineID: "m1"}, agent.Request{ID: node, Do: agent.RequestRetire}
+		h, r := model.Host{Node: node, Role: "compute", MachineID: "m1"}, model.Request{ID: node, Do: model.RequestRetire}
 		if err := errors.Join(st.Fleet.Register(ctx, "dev", h), a.Ask(ctx, node, r)); err != nil || !confirmed(node) {
 			t.Fatalf("%s: %v", node, err)
 		}
 	}
 	// The request to the first one ends, as after an operator's cancellation.
-	if err := errors.Join(a.Close(), st.Fleet.Register(ctx, "dev", agent.Host{Node: "compute1", Role: "compute", MachineID: "m2"})); err != nil {
+	if err := errors.Join(a.Close(), st.Fleet.Register(ctx, "dev", model.Host{Node: "compute1", Role: "compute", MachineID: "m2"})); err != nil {
 		t.Fatal(err)
 	}
 	startTasks(t, s)
@@ -446,10 +445,10 @@ func TestFloodOfExportsIsTheNodes(t *testing.T) {
 	st := dialled(t, s.Connection)
 	apply(t, st, "roles:\n  compute: {cardinality: 2}\n")
 	startTasks(t, s)
-	who := agent.Identity{Node: "compute1", Role: "compute", Environment: "dev"}
+	who := model.Identity{Node: "compute1", Role: "compute", Environment: "dev"}
 	value := json.RawMessage(`"` + strings.Repeat("x", 200<<10) + `"`)
 	observe.Eventually(t, "the flood is noted", func() bool {
-		if err := st.Node.PublishExport(t.Context(), who, agent.Export{Facts: map[string]json.RawMessage{"f": value}}, true); err != nil {
+		if err := st.Node.PublishExport(t.Context(), who, model.Export{Facts: map[string]json.RawMessage{"f": value}}, true); err != nil {
 			t.Fatal(err)
 		}
 		all, _, err := st.Fleet.Floods(t.Context(), dev)

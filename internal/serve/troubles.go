@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/notify"
@@ -100,7 +99,7 @@ func (t *troubles) look(ctx context.Context, ref model.Ref, tally fleet.Tally) e
 
 // ofNodes returns the trouble of nodes for a notice.
 func ofNodes(one fleet.Trouble) notify.Trouble {
-	trouble := notify.Trouble{Kind: store.NodesFail, Cause: one.Cause, Release: one.Release, Nodes: one.Nodes, Count: one.Count, Text: agent.Prose(one.Text), Stuck: one.Stuck > 0}
+	trouble := notify.Trouble{Kind: store.NodesFail, Cause: one.Cause, Release: one.Release, Nodes: one.Nodes, Count: one.Count, Text: model.Prose(one.Text), Stuck: one.Stuck > 0}
 	switch {
 	case one.Silent:
 		trouble.Kind = store.NodesSilent
@@ -111,7 +110,7 @@ func ofNodes(one fleet.Trouble) notify.Trouble {
 }
 
 // degraded returns the trouble of an environment that lacks nodes, and whether some are lacking for long enough.
-func (s *troubled) degraded(lacking map[string]agent.NodeState, now time.Time) (trouble notify.Trouble, certain bool) {
+func (s *troubled) degraded(lacking map[string]model.NodeState, now time.Time) (trouble notify.Trouble, certain bool) {
 	maps.DeleteFunc(s.lacks, func(node string, _ time.Time) bool { return lacking[node] == "" })
 	counts := fleet.Counts{}
 	var nodes []string
@@ -125,7 +124,7 @@ func (s *troubled) degraded(lacking map[string]agent.NodeState, now time.Time) (
 		}
 	}
 	slices.SortFunc(nodes, fleet.CompareNatural)
-	trouble = notify.Trouble{Kind: store.Degraded, Nodes: nodes[:min(len(nodes), notify.MaxNames)], Count: len(nodes), Text: agent.Prose(counts.Sentence())}
+	trouble = notify.Trouble{Kind: store.Degraded, Nodes: nodes[:min(len(nodes), notify.MaxNames)], Count: len(nodes), Text: model.Prose(counts.Sentence())}
 	return trouble, len(nodes) > 0
 }
 
@@ -202,13 +201,13 @@ type drift struct {
 }
 
 // drifted notes a run that corrected something. The catalog of a Puppet server may differ without a change of the node.
-func (t *Tasks) drifted(ref model.Ref, run agent.Run, node string) {
-	if run.Outcome != agent.Changed || run.Served != nil {
+func (t *Tasks) drifted(ref model.Ref, run model.Run, node string) {
+	if run.Outcome != model.Changed || run.Served != nil {
 		return
 	}
 	resource, changed := "", 0
 	for _, r := range run.Resources {
-		if r.Status == string(agent.Changed) {
+		if r.Status == string(model.Changed) {
 			resource = cmp.Or(resource, r.Resource)
 			changed++
 		}

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/notify"
@@ -46,7 +45,7 @@ func newPager(t *testing.T, roles string, nodes ...string) *pager {
 	p.url = "generic+" + hook.URL + "/?disabletls=yes"
 	apply(t, st, roles)
 	for _, node := range nodes {
-		if err := st.Fleet.Register(t.Context(), "dev", agent.Host{Node: node, Role: "web", At: p.now}); err != nil {
+		if err := st.Fleet.Register(t.Context(), "dev", model.Host{Node: node, Role: "web", At: p.now}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -55,11 +54,11 @@ func newPager(t *testing.T, roles string, nodes ...string) *pager {
 }
 
 var (
-	takes = agent.Target{Release: "1.0.0", Tree: strings.Repeat("a", 64)}
-	newer = agent.Target{Release: "2.0.0", Tree: strings.Repeat("b", 64)}
+	takes = model.Target{Release: "1.0.0", Tree: strings.Repeat("a", 64)}
+	newer = model.Target{Release: "2.0.0", Tree: strings.Repeat("b", 64)}
 )
 
-func (p *pager) promote(to agent.Target) {
+func (p *pager) promote(to model.Target) {
 	p.Helper()
 	if _, err := p.raw.Client().Put(p.Context(), "/pulley/v1/environments/dev/desired/default", fmt.Sprintf(`{"v":1,"release":%q,"tree":%q}`, to.Release, to.Tree)); err != nil {
 		p.Fatal(err)
@@ -108,25 +107,25 @@ func (p *pager) read(serves ...counting) {
 	}
 }
 
-func (p *pager) report(node string, s agent.Status) {
+func (p *pager) report(node string, s model.Status) {
 	p.Helper()
-	s.Node, s.Role, s.Settings, s.SeenAt = node, "web", agent.DefaultSettings(), p.time()
-	if err := p.st.Node.Report(p.Context(), agent.Identity{Node: node, Role: "web", Environment: "dev"}, s, nil, nil); err != nil {
+	s.Node, s.Role, s.Settings, s.SeenAt = node, "web", model.DefaultSettings(), p.time()
+	if err := p.st.Node.Report(p.Context(), model.Identity{Node: node, Role: "web", Environment: "dev"}, s, nil, nil); err != nil {
 		p.Fatal(err)
 	}
 }
 
-func (p *pager) converges(node string, on agent.Target) {
+func (p *pager) converges(node string, on model.Target) {
 	p.Helper()
-	p.report(node, agent.Status{LastGood: on, Enforcing: on, Target: on, Outcome: agent.Unchanged})
+	p.report(node, model.Status{LastGood: on, Enforcing: on, Target: on, Outcome: model.Unchanged})
 }
 
 // fails reports a failed attempt; the cause differs between nodes only in what differs between machines.
-func (p *pager) fails(node string, on, good agent.Target, attempt int) {
+func (p *pager) fails(node string, on, good model.Target, attempt int) {
 	p.Helper()
-	p.report(node, agent.Status{LastGood: good, Enforcing: on, Target: on, Outcome: agent.Failed, Attempt: &agent.Attempt{
-		Target: on, Started: attempt, Finished: attempt, Kind: agent.Between, Last: p.time(),
-		Problem: agent.Problem{Code: agent.ResourcesFailed, Number: 1, Text: agent.Prose(fmt.Sprintf("Exec[reload app]: pid %d of %s ended", 100+len(node), node))},
+	p.report(node, model.Status{LastGood: good, Enforcing: on, Target: on, Outcome: model.Failed, Attempt: &model.Attempt{
+		Target: on, Started: attempt, Finished: attempt, Kind: model.Between, Last: p.time(),
+		Problem: model.Problem{Code: model.ResourcesFailed, Number: 1, Text: model.Prose(fmt.Sprintf("Exec[reload app]: pid %d of %s ended", 100+len(node), node))},
 	}})
 }
 
@@ -151,8 +150,8 @@ func TestFailuresReachTheWebhookOnce(t *testing.T) {
 		t.Errorf("the message lacks its cause or its next command: %q", p.messages)
 	}
 	p.read(p.serve(), one) // after a restart, and while it lasts
-	p.report("web1", agent.Status{LastGood: takes, Enforcing: takes, Target: takes, Outcome: agent.Failed, Phase: agent.Running, Attempt: &agent.Attempt{
-		Target: takes, Started: 2, Finished: 1, Open: true, Problem: agent.Problem{Code: agent.ResourcesFailed, Number: 1, Text: "Exec[reload app]: pid 1 of web1 ended"},
+	p.report("web1", model.Status{LastGood: takes, Enforcing: takes, Target: takes, Outcome: model.Failed, Phase: model.Running, Attempt: &model.Attempt{
+		Target: takes, Started: 2, Finished: 1, Open: true, Problem: model.Problem{Code: model.ResourcesFailed, Number: 1, Text: "Exec[reload app]: pid 1 of web1 ended"},
 	}})
 	p.converges("web2", takes)
 	p.read(one, other)
@@ -208,7 +207,7 @@ func TestSilenceDegradationAndPromotions(t *testing.T) {
 	})
 	// The next release is tried: neither has the failure ended, nor is the attempt one.
 	p.promote(takes)
-	p.report("web1", agent.Status{LastGood: takes, Enforcing: takes, Target: takes, Outcome: agent.Failed, Phase: agent.Running, Attempt: &agent.Attempt{Target: takes, Started: 1, Open: true}})
+	p.report("web1", model.Status{LastGood: takes, Enforcing: takes, Target: takes, Outcome: model.Failed, Phase: model.Running, Attempt: &model.Attempt{Target: takes, Started: 1, Open: true}})
 	p.read(one)
 	one.Notifier.Removed(dev, store.Removal{At: p.time(), By: "ann"}, []string{"web9"}) // notices are sent in their order
 	observe.Eventually(t, "a later notice", func() bool { return p.got("web9") == 1 })
@@ -241,7 +240,7 @@ func TestRemovalsDriftAndCertificatesAreAnnounced(t *testing.T) {
 				t.Fatal(err)
 			}
 			for _, node := range []string{"web3", "web4"} {
-				k.drifted(dev, agent.Run{ID: "1", Node: node, Drift: true, Result: agent.Result{Outcome: agent.Changed, Resources: []agent.ResourceEvent{{Resource: "File[/etc/motd]", Status: "changed"}}}}, node)
+				k.drifted(dev, model.Run{ID: "1", Node: node, Drift: true, Result: model.Result{Outcome: model.Changed, Resources: []model.ResourceEvent{{Resource: "File[/etc/motd]", Status: "changed"}}}}, node)
 			}
 			k.tellDrifts()
 		}
@@ -352,19 +351,19 @@ func TestOldRemovalsTakeNoPlace(t *testing.T) {
 		return p.got("nodes were removed from dev: old") == 15 && p.got("nodes were removed from dev: new") == 20
 	})
 
-	changed := func(titles ...string) (r agent.Result) {
-		r.Outcome = agent.Changed
+	changed := func(titles ...string) (r model.Result) {
+		r.Outcome = model.Changed
 		for _, title := range titles {
-			r.Resources = append(r.Resources, agent.ResourceEvent{Resource: title, Status: "changed"})
+			r.Resources = append(r.Resources, model.ResourceEvent{Resource: title, Status: "changed"})
 		}
 		return r
 	}
-	one.drifted(dev, agent.Run{Result: changed("Exec[login --password x]", "File[/a]")}, "web1")
+	one.drifted(dev, model.Run{Result: changed("Exec[login --password x]", "File[/a]")}, "web1")
 	served := changed("File[/served]")
-	served.Served = &agent.Served{Environment: "v2"}
-	one.drifted(dev, agent.Run{Result: served}, "web1")
+	served.Served = &model.Served{Environment: "v2"}
+	one.drifted(dev, model.Run{Result: served}, "web1")
 	for i := range 2 * maxDrifts {
-		one.drifted(dev, agent.Run{Result: changed(fmt.Sprint("File[/", i, "]"))}, "web1")
+		one.drifted(dev, model.Run{Result: changed(fmt.Sprint("File[/", i, "]"))}, "web1")
 	}
 	if n := len(one.drifts[dev]); n != maxDrifts {
 		t.Errorf("%d resources are kept", n)
@@ -384,7 +383,7 @@ func TestAnnouncedDriftTakesNoPlace(t *testing.T) {
 	one := p.serve()
 	tell := func(resources int) {
 		for i := range resources {
-			one.drifted(dev, agent.Run{Drift: true, Result: agent.Result{Outcome: agent.Changed, Resources: []agent.ResourceEvent{{Resource: fmt.Sprintf("File[/%02d]", i), Status: string(agent.Changed)}}}}, "web1")
+			one.drifted(dev, model.Run{Drift: true, Result: model.Result{Outcome: model.Changed, Resources: []model.ResourceEvent{{Resource: fmt.Sprintf("File[/%02d]", i), Status: string(model.Changed)}}}}, "web1")
 		}
 		one.tellDrifts()
 	}

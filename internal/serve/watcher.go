@@ -11,7 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
@@ -106,7 +105,7 @@ func (w *watcher) saw(write store.NodeWrite) {
 		w.count(k, sums{bytes: write.Bytes, writes: 1})
 	}
 	if write.Status != nil && kernelID.MatchString(write.Status.Boot) { // serve stores these IDs in etcd
-		st := agent.Status{Boot: write.Status.Boot}
+		st := model.Status{Boot: write.Status.Boot}
 		if kernelID.MatchString(write.Status.Machine) {
 			st.Machine = write.Status.Machine
 		}
@@ -218,7 +217,7 @@ func (s sums) plus(o sums) sums {
 }
 
 // booted detects a boot that had ended: a restarted machine has a new boot ID, and an old one never returns.
-func (w *watcher) booted(k nodeKey, st agent.Status) {
+func (w *watcher) booted(k nodeKey, st model.Status) {
 	seen := w.boots[k]
 	if len(seen) > 0 && seen[len(seen)-1] == st.Boot {
 		return
@@ -335,9 +334,9 @@ func (t *Tasks) recordFlood(ctx context.Context, key nodeKey, f store.Flood) {
 // has decided.
 func (t *Tasks) recordDuplicate(ctx context.Context, key nodeKey, d duplicate) {
 	now := t.Now().UTC().Truncate(time.Second)
-	hold := agent.Hold{
-		Mode: agent.Freeze, Kind: agent.DuplicateHold, Who: "pulley serve", Since: now,
-		Why: agent.Prose(fmt.Sprintf("boot ids %s and %s", d.other, d.boot)),
+	hold := model.Hold{
+		Mode: model.Freeze, Kind: model.DuplicateHold, Who: "pulley serve", Since: now,
+		Why: model.Prose(fmt.Sprintf("boot ids %s and %s", d.other, d.boot)),
 	}
 	held, err := t.Store.Fleet.HoldUnlessHeld(ctx, key.ref, store.Scope{Node: key.node}, hold)
 	noted := false

@@ -11,7 +11,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
 	"pulley/internal/model"
@@ -157,9 +156,9 @@ func TestWorldContainsHoldsAndReleases(t *testing.T) {
 	}
 	held()
 	for _, err := range []error{
-		st.Fleet.Hold(ctx, dev, store.Scope{Role: "web"}, agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "we look"}, 0, 0),
-		st.Fleet.Hold(ctx, dev, store.Scope{Node: "web2"}, agent.Hold{Mode: agent.Stop, Who: "bob"}, 0, 0),
-		st.Fleet.Register(ctx, "dev", agent.Host{Node: "old.example.com", Role: "web"}),
+		st.Fleet.Hold(ctx, dev, store.Scope{Role: "web"}, model.Hold{Mode: model.Freeze, Who: "ann", Why: "we look"}, 0, 0),
+		st.Fleet.Hold(ctx, dev, store.Scope{Node: "web2"}, model.Hold{Mode: model.Stop, Who: "bob"}, 0, 0),
+		st.Fleet.Register(ctx, "dev", model.Host{Node: "old.example.com", Role: "web"}),
 		a.Put(ctx, machines.Record{Node: "web9", Phase: machines.Retiring}, nil),
 	} {
 		if err != nil {
@@ -170,12 +169,12 @@ func TestWorldContainsHoldsAndReleases(t *testing.T) {
 
 	// The cause of a failing first boot is the cause for which an apply waits.
 	for machine, node := range map[string]string{"m1": "old.example.com", "m2": "old.example.com", "m3": "web2"} {
-		boot := store.FirstBoot{Machine: machine, Node: node, Step: "server", State: store.BootFailed, Error: agent.Prose("no release on " + machine)}
+		boot := store.FirstBoot{Machine: machine, Node: node, Step: "server", State: store.BootFailed, Error: model.Prose("no release on " + machine)}
 		if err := st.FirstBoots.Put(ctx, dev, boot, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "old.example.com", Role: "web", MachineID: "m1"}); err != nil {
+	if err := st.Fleet.Register(ctx, "dev", model.Host{Node: "old.example.com", Role: "web", MachineID: "m1"}); err != nil {
 		t.Fatal(err)
 	}
 	w, err := st.Machines.World(ctx, dev, time.Now())
@@ -208,14 +207,14 @@ func TestDamagedRecordStopsPlans(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st, ctx, raw := open(t, server, ""), t.Context(), server.Client()
-	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web", At: time.Now()}); err != nil {
+	if err := st.Fleet.Register(ctx, "dev", model.Host{Node: "web1", Role: "web", At: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := raw.Put(ctx, "/pulley/v1/status/dev/web1", "{"); err != nil {
 		t.Fatal(err)
 	}
 	w, err := st.Machines.World(ctx, dev, time.Now())
-	if v := w.Views["web1"]; err != nil || v.State != agent.Pending {
+	if v := w.Views["web1"]; err != nil || v.State != model.Pending {
 		t.Errorf("with a damaged status: %+v, %v", v, err)
 	}
 	for _, key := range []string{"machines/web1", "hosts/nodes/web2", "holds/all", "desired/default", "spec", "gate"} {
@@ -236,7 +235,7 @@ func TestDamagedRecordStopsPlans(t *testing.T) {
 func TestRequestSurvivesOtherWritesOfHost(t *testing.T) {
 	t.Parallel()
 	st, ctx := open(t, shared.Keyspace(t), ""), t.Context()
-	h := agent.Host{Node: "web1", Role: "web", MachineID: "m1"}
+	h := model.Host{Node: "web1", Role: "web", MachineID: "m1"}
 	if err := st.Fleet.Register(ctx, "dev", h); err != nil {
 		t.Fatal(err)
 	}
@@ -252,15 +251,15 @@ func TestRequestSurvivesOtherWritesOfHost(t *testing.T) {
 			}
 		})
 	}
-	var r agent.Request
+	var r model.Request
 	for i := range 10 {
-		r = agent.Request{ID: fmt.Sprintf("%016x", i), Do: agent.RequestRun}
+		r = model.Request{ID: fmt.Sprintf("%016x", i), Do: model.RequestRun}
 		if err := st.Fleet.Request(ctx, dev, "web1", r); err != nil {
 			t.Fatal(err)
 		}
 	}
 	all.Wait()
-	asked := func() *agent.Request {
+	asked := func() *model.Request {
 		t.Helper()
 		hosts, err := st.Fleet.Hosts(ctx, dev)
 		if err != nil {
@@ -271,7 +270,7 @@ func TestRequestSurvivesOtherWritesOfHost(t *testing.T) {
 	if got := asked(); got == nil || *got != r {
 		t.Fatalf("it is asked for %+v, not %+v", got, r)
 	}
-	byHand := agent.Host{Node: "web1", Role: "web"}
+	byHand := model.Host{Node: "web1", Role: "web"}
 	if err := st.Fleet.Register(ctx, "dev", byHand); err != nil || asked() == nil {
 		t.Errorf("nodes add: %v, %v", asked(), err)
 	}
@@ -296,7 +295,7 @@ func TestOnlyAdminsConfirmRetirements(t *testing.T) {
 	if err := errors.Join(admin.Access.EnsureOperatorRoles(ctx), admin.Access.EnsureOperator(ctx, operator, store.RoleOperator)); err != nil {
 		t.Fatal(err)
 	}
-	self := agent.Identity{Node: "controller1", Environment: "dev"}
+	self := model.Identity{Node: "controller1", Environment: "dev"}
 	check := func(when string, confirmed string, accused ...string) {
 		t.Helper()
 		id := ""
@@ -312,8 +311,8 @@ func TestOnlyAdminsConfirmRetirements(t *testing.T) {
 			t.Errorf("%s: unconfirmed are %v, %v", when, f.Unconfirmed, err)
 		}
 	}
-	retire, run := agent.Request{ID: "00000000000000aa", Do: agent.RequestRetire}, agent.Request{ID: "00000000000000bb", Do: agent.RequestRun}
-	ask := func(st *store.Store, r agent.Request) error {
+	retire, run := model.Request{ID: "00000000000000aa", Do: model.RequestRetire}, model.Request{ID: "00000000000000bb", Do: model.RequestRun}
+	ask := func(st *store.Store, r model.Request) error {
 		t.Helper()
 		a := begin(t, st, dev, "ann")
 		return errors.Join(a.Ask(ctx, "controller1", r), a.Close())
@@ -380,7 +379,7 @@ func TestRightToRetireIsCheckedFirst(t *testing.T) {
 	r := machines.Record{Node: "web1", Phase: machines.Making}
 	for what, err := range map[string]error{
 		"put": a.Put(ctx, r, nil), "note": a.Note(ctx, machines.Act{Node: "web1", At: time.Now()}),
-		"hold": a.Hold(ctx, "web1", agent.Hold{Mode: agent.Stop}), "drop": a.Drop(ctx, r),
+		"hold": a.Hold(ctx, "web1", model.Hold{Mode: model.Stop}), "drop": a.Drop(ctx, r),
 	} {
 		if err != nil {
 			t.Errorf("an operator's %s: %v", what, err)

@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/desired"
+	"pulley/internal/model"
 	pruning "pulley/internal/publish"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
@@ -140,7 +140,7 @@ func TestAgentVersionOfClosestScope(t *testing.T) {
 	wants := func(when, want string, downgrade bool, try int64) {
 		t.Helper()
 		d, err := st.Node.Desire(ctx, id)
-		if err != nil || d.Agent != (agent.AgentChoice{Version: want, Downgrade: downgrade, Try: try}) {
+		if err != nil || d.Agent != (model.AgentChoice{Version: want, Downgrade: downgrade, Try: try}) {
 			t.Errorf("%s: %+v, %v", when, d.Agent, err)
 		}
 	}
@@ -160,7 +160,7 @@ func TestAgentVersionOfClosestScope(t *testing.T) {
 	}
 	choose := func(s store.Scope, version string, downgrade bool) {
 		t.Helper()
-		put(func(w *desired.AgentWish) { w.Choose(s, agent.AgentChoice{Version: version, Downgrade: downgrade}) })
+		put(func(w *desired.AgentWish) { w.Choose(s, model.AgentChoice{Version: version, Downgrade: downgrade}) })
 	}
 	wants("no version is set", "", false, 0)
 	choose(store.Scope{}, "1.0.0", false)
@@ -187,7 +187,7 @@ func TestAgentVersionsRecordIsBounded(t *testing.T) {
 	st := open(t, shared.Keyspace(t), "")
 	var w desired.AgentWish
 	for n := range 1000 {
-		w.Choose(store.Scope{Node: fmt.Sprintf("compute%d", n)}, agent.AgentChoice{Version: "1.0.0"})
+		w.Choose(store.Scope{Node: fmt.Sprintf("compute%d", n)}, model.AgentChoice{Version: "1.0.0"})
 	}
 	if err := st.Fleet.PutAgentWish(t.Context(), dev, w, 0); err == nil || !strings.Contains(err.Error(), "pin roles, not nodes") {
 		t.Errorf("a thousand pins: %v", err)
@@ -205,7 +205,7 @@ func TestRepeatChangesNothing(t *testing.T) {
 	if _, ok, err := st.Node.Status(t.Context(), id); ok || err != nil {
 		t.Errorf("it spoke: %t, %v", ok, err)
 	}
-	said := agent.Status{Node: id.Node, Role: id.Role, Version: "1.0.0"}
+	said := model.Status{Node: id.Node, Role: id.Role, Version: "1.0.0"}
 	if err := st.Node.Report(t.Context(), id, said, nil, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -231,14 +231,14 @@ func TestUnreadableAgentVersionIsUnknown(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st := open(t, server, "")
-	if d, err := st.Node.Desire(t.Context(), id); err != nil || d.Agent != (agent.AgentChoice{}) {
+	if d, err := st.Node.Desire(t.Context(), id); err != nil || d.Agent != (model.AgentChoice{}) {
 		t.Errorf("no wish: %+v, %v", d.Agent, err)
 	}
 	for _, text := range []string{"{", `{"v":99}`} { // it does not keep the node from its target
 		if _, err := server.Client().Put(t.Context(), "/pulley/v1/environments/dev/agent", text); err != nil {
 			t.Fatal(err)
 		}
-		if d, err := st.Node.Desire(t.Context(), id); err != nil || d.Agent != (agent.AgentChoice{Unknown: true}) {
+		if d, err := st.Node.Desire(t.Context(), id); err != nil || d.Agent != (model.AgentChoice{Unknown: true}) {
 			t.Errorf("%s: %+v, %v", text, d.Agent, err)
 		}
 	}

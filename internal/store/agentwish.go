@@ -5,7 +5,6 @@ import (
 	"maps"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/desired"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
@@ -41,7 +40,7 @@ func (d Desires) wish(p rollout.Plan, at time.Time) desired.AgentWish {
 // putAgentWish refuses a change while a rollout is in progress: a failed node must have one cause.
 func (s *Fleet) putAgentWish(ctx context.Context, ref model.Ref, w desired.AgentWish, revision int64) error {
 	k := s.db.Env(ref)
-	gate, gateRevision, err := etcd.Single[agent.Gate](ctx, s.db, k.Gate())
+	gate, gateRevision, err := etcd.Single[model.Gate](ctx, s.db, k.Gate())
 	if err != nil {
 		return err
 	}

@@ -10,7 +10,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/clip"
 	"pulley/internal/etcd"
@@ -203,21 +202,21 @@ func (a *Applying) recreate(ctx context.Context, b *etcd.Batch, before Destructi
 		return err
 	}
 	c := Change{Epoch: before.Epoch + 1, Kind: Recreated, By: a.by, At: a.now()}
-	b.If(etcd.Same(a.keys.Gate(), 0)).Put(a.keys.Gate(), agent.Gate{Epoch: c.Epoch, State: agent.GateOpen, By: a.by, At: c.At}).
+	b.If(etcd.Same(a.keys.Gate(), 0)).Put(a.keys.Gate(), model.Gate{Epoch: c.Epoch, State: model.GateOpen, By: a.by, At: c.At}).
 		Put(a.keys.Change(c.Epoch), c).Touch(a.db.Keys.Targets())
 	return nil
 }
 
 // Hold prevents Puppet runs of a node until the node is removed or the hold ends. It replaces an operator's own hold,
 // which may end too early. The new hold keeps the author and reason of the old one.
-func (a *Applying) Hold(ctx context.Context, node string, h agent.Hold) error {
+func (a *Applying) Hold(ctx context.Context, node string, h model.Hold) error {
 	ctx, cancel := a.Context(ctx)
 	defer cancel()
 	scope := etcd.Scope{Node: node}
 	key := a.keys.Hold(scope)
 	h.Scope = scope.Segment("all")
 	err := etcd.Retry(ctx, func() error {
-		old, revision, err := etcd.Single[agent.Hold](ctx, a.db, key)
+		old, revision, err := etcd.Single[model.Hold](ctx, a.db, key)
 		if err != nil && !errors.As(err, new(*etcd.UnreadableError)) { // an unreadable hold must not block this one
 			return err
 		}
@@ -229,23 +228,23 @@ func (a *Applying) Hold(ctx context.Context, node string, h agent.Hold) error {
 
 // replaced returns the operator's hold that a retirement's hold replaces. An apply that resumes replaces its own
 // earlier hold: then it is the hold that the earlier one replaced.
-func replaced(old *agent.Hold) *agent.Hold {
-	if old == nil || old.Kind == agent.RetirementHold && old.Replaced == nil {
+func replaced(old *model.Hold) *model.Hold {
+	if old == nil || old.Kind == model.RetirementHold && old.Replaced == nil {
 		return nil
 	}
-	if old.Kind == agent.RetirementHold {
+	if old.Kind == model.RetirementHold {
 		old = old.Replaced
 	}
 	before := *old
-	before.Why, before.Replaced = agent.Prose(clip.Text(string(before.Why), maxWords)), nil
+	before.Why, before.Replaced = model.Prose(clip.Text(string(before.Why), maxWords)), nil
 	return &before
 }
 
 // Release ends a retirement's hold on a node, while the lock is held. An operator's own hold stays.
 func (a *Applying) Release(ctx context.Context, node string) error {
 	key := a.keys.Hold(etcd.Scope{Node: node})
-	err := update(ctx, a, key, func(h *agent.Hold, b *etcd.Batch) error {
-		if h != nil && h.Kind == agent.RetirementHold {
+	err := update(ctx, a, key, func(h *model.Hold, b *etcd.Batch) error {
+		if h != nil && h.Kind == model.RetirementHold {
 			b.Delete(key)
 		}
 		return nil
@@ -256,19 +255,19 @@ func (a *Applying) Release(ctx context.Context, node string) error {
 // Ask is Fleet.Request while the lock is held. The transaction of a request to retire also confirms it, which with etcd
 // authentication needs an admin. A request that cancels a retirement deletes the confirmation. An operator cannot
 // delete it: then EndRetirements does.
-func (a *Applying) Ask(ctx context.Context, node string, r agent.Request) error {
+func (a *Applying) Ask(ctx context.Context, node string, r model.Request) error {
 	key, withdraw := a.keys.Retirement(node), true
-	confirm := func(h agent.Host, b *etcd.Batch) error { // an apply knows its own retirements
+	confirm := func(h model.Host, b *etcd.Batch) error { // an apply knows its own retirements
 		switch {
-		case r.Do == agent.RequestRetire:
-			b.Put(key, agent.Confirmation{ID: r.ID, MachineID: h.MachineID})
+		case r.Do == model.RequestRetire:
+			b.Put(key, model.Confirmation{ID: r.ID, MachineID: h.MachineID})
 		case h.Retires() && withdraw:
 			b.Delete(key)
 		}
 		return nil
 	}
 	err := a.machines.fleet.ask(ctx, a.ref, node, r, a.commit, confirm)
-	if r.Do != agent.RequestRetire && errors.Is(err, rpctypes.ErrPermissionDenied) {
+	if r.Do != model.RequestRetire && errors.Is(err, rpctypes.ErrPermissionDenied) {
 		withdraw = false
 		err = a.machines.fleet.ask(ctx, a.ref, node, r, a.commit, confirm)
 	}
@@ -282,7 +281,7 @@ func (a *Applying) Remove(ctx context.Context, node, why string) error {
 	if err := a.stillOurs(ctx); err != nil {
 		return fmt.Errorf("cannot remove node %s: %w", node, err)
 	}
-	err := a.machines.joins.RemoveNode(ctx, a.ref, node, Removal{At: a.now(), By: a.by, Why: agent.Prose(why)})
+	err := a.machines.joins.RemoveNode(ctx, a.ref, node, Removal{At: a.now(), By: a.by, Why: model.Prose(why)})
 	gone := errors.Is(err, etcd.ErrNotFound)
 	if err != nil && !gone {
 		return a.ended(err)

@@ -13,7 +13,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/machines"
 	"pulley/internal/model"
 	"pulley/internal/store"
@@ -51,10 +50,10 @@ func TestEtcdKeepsLockGuarantees(t *testing.T) {
 				return machinestest.Subject{
 					Fleet: a, Ref: ref,
 					Join: func(node, role string) {
-						must(st.Fleet.Register(t.Context(), ref.String(), agent.Host{Node: node, Role: role, At: time.Now().UTC()}))
+						must(st.Fleet.Register(t.Context(), ref.String(), model.Host{Node: node, Role: role, At: time.Now().UTC()}))
 					},
-					Report: func(s agent.Status) {
-						must(st.Node.Report(t.Context(), agent.Identity{Node: s.Node, Environment: ref.String()}, s, nil, nil))
+					Report: func(s model.Status) {
+						must(st.Node.Report(t.Context(), model.Identity{Node: s.Node, Environment: ref.String()}, s, nil, nil))
 					},
 					Admits: func(token string) bool {
 						k, err := st.Tokens.Find(t.Context(), token)
@@ -150,7 +149,7 @@ func TestApplyEndsWithoutLock(t *testing.T) {
 		t.Errorf("the cause is %v", err)
 	}
 	for what, err := range map[string]error{
-		"hold": a.Hold(t.Context(), "web1", agent.Hold{}), "ask": a.Ask(t.Context(), "web1", agent.Request{}),
+		"hold": a.Hold(t.Context(), "web1", model.Hold{}), "ask": a.Ask(t.Context(), "web1", model.Request{}),
 		"remove": a.Remove(t.Context(), "web1", "why"), "put": a.Put(t.Context(), machines.Record{Node: "web1"}, nil),
 	} {
 		if !errors.Is(err, machines.ErrLost) {

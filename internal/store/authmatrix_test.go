@@ -13,7 +13,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -257,7 +257,7 @@ func TestNodeHasAllRightsOfTick(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	admin, ctx := server.Admin(), t.Context()
-	if err := errors.Join(admin.Access.EnsureEnvironment(ctx, "dev"), admin.Access.EnsureNode(ctx, "dev", "controller1", nodeA), admin.Fleet.Register(ctx, "dev", agent.Host{Node: id.Node, Role: id.Role})); err != nil {
+	if err := errors.Join(admin.Access.EnsureEnvironment(ctx, "dev"), admin.Access.EnsureNode(ctx, "dev", "controller1", nodeA), admin.Fleet.Register(ctx, "dev", model.Host{Node: id.Node, Role: id.Role})); err != nil {
 		t.Fatal(err)
 	}
 	node := server.Store(nodeA)
@@ -265,17 +265,17 @@ func TestNodeHasAllRightsOfTick(t *testing.T) {
 	if err != nil || d.Host == nil {
 		t.Fatalf("a tick's read: %+v, %v", d, err)
 	}
-	said := agent.Status{Node: id.Node, Role: id.Role}
+	said := model.Status{Node: id.Node, Role: id.Role}
 	if err := node.Node.Admit(ctx, id, d, said); err != nil {
 		t.Errorf("admission: %v", err)
 	}
-	if err := node.Node.Report(ctx, id, said, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, []string{"0"}); err != nil {
+	if err := node.Node.Report(ctx, id, said, []model.EncodedRun{{ID: "1", Bytes: []byte("x")}}, []string{"0"}); err != nil {
 		t.Errorf("report: %v", err)
 	}
 	if err := node.Node.PublishFacts(ctx, id, []byte("x")); err != nil {
 		t.Errorf("facts: %v", err)
 	}
-	if err := node.Fleet.Register(ctx, "dev", agent.Host{Node: id.Node, Role: id.Role}); err == nil {
+	if err := node.Fleet.Register(ctx, "dev", model.Host{Node: id.Node, Role: id.Role}); err == nil {
 		t.Error("a node put itself on the list of hosts: with auth on that is serve's to do")
 	}
 }

@@ -11,7 +11,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
@@ -59,7 +58,7 @@ func (e *LostError) What() string {
 // Started is what the start of a staged rollout adds to the history: nodes may have its target from then on.
 type Started struct {
 	ID     string       `json:"id"`
-	Target agent.Target `json:"target"`
+	Target model.Target `json:"target"`
 	Agent  string       `json:"agent,omitempty"` // version of the agent, instead of a target
 }
 
@@ -73,7 +72,7 @@ func startedBy(p rollout.Plan) *Started { return &Started{p.ID, p.Target, p.Agen
 type Campaign struct {
 	Plan    rollout.Plan
 	State   rollout.State
-	Gate    agent.Gate
+	Gate    model.Gate
 	Desires Desires // read after the state
 
 	state int64 // revision
@@ -106,7 +105,7 @@ func (s *Campaigns) Start(ctx context.Context, ref model.Ref, d Desires, p rollo
 	switch {
 	case d.Gate.Rollout != "":
 		return fail(&CampaignError{d.Gate.Rollout})
-	case p.Agent.Version != "" && p.Target != (agent.Target{}):
+	case p.Agent.Version != "" && p.Target != (model.Target{}):
 		return fail(errors.New("its target has an agent and content, which never change together\nroll out the one, then the other"))
 	case p.Role != "" && p.Target.Data != 0:
 		return fail(errors.New("a generation of data is that of all nodes, and the rollout is of one role"))
@@ -122,7 +121,7 @@ func (s *Campaigns) Start(ctx context.Context, ref model.Ref, d Desires, p rollo
 	p.Nonce = etcd.Nonce()
 	own := d.Target(scope)
 	c := Change{
-		Epoch: p.Epoch, Kind: kind, Role: p.Role, Before: own, After: own, By: a.By, Why: agent.Prose(a.Why), At: at,
+		Epoch: p.Epoch, Kind: kind, Role: p.Role, Before: own, After: own, By: a.By, Why: model.Prose(a.Why), At: at,
 		Rollout: startedBy(p),
 	}
 	if !PossibleEpoch(c.Epoch, a.At) {
@@ -136,7 +135,7 @@ func (s *Campaigns) Start(ctx context.Context, ref model.Ref, d Desires, p rollo
 	b := s.targets.there(ref, p.Target).
 		If(etcd.Same(k.Gate(), d.gateRevision), etcd.Same(k.Target(scope), d.revisions[k.Target(scope)]), etcd.Same(k.Campaign(p.ID), 0)).
 		If(etcd.Same(k.AgentChoice(), d.revisions[k.AgentChoice()])).
-		Put(k.Gate(), agent.Gate{Epoch: p.Epoch, State: agent.GateOpen, Rollout: p.ID, By: a.By, Why: agent.Prose(a.Why), At: at}).
+		Put(k.Gate(), model.Gate{Epoch: p.Epoch, State: model.GateOpen, Rollout: p.ID, By: a.By, Why: model.Prose(a.Why), At: at}).
 		Put(k.Campaign(p.ID), p).Put(k.CampaignState(p.ID), rollout.Start(at)).
 		Put(k.Change(c.Epoch), c).Touch(s.db.Keys.Targets())
 	if err := s.sign(ctx, b, ref, d, c, a); err != nil { // before anything is written: it may take long, or need a person
@@ -158,7 +157,7 @@ func (s *Campaigns) Start(ctx context.Context, ref model.Ref, d Desires, p rollo
 		if job.Fresh, err = s.db.Grant(ctx, JobLease); err != nil {
 			return fail(err)
 		}
-		b.Put(k.Job(), agent.LiveJob{ID: p.ID}, clientv3.WithLease(job.Fresh))
+		b.Put(k.Job(), model.LiveJob{ID: p.ID}, clientv3.WithLease(job.Fresh))
 	}
 	err = s.db.Commit(ctx, b)
 	s.db.SettleLease(ctx, job, err)
@@ -227,14 +226,14 @@ func chunks(p rollout.Plan) (all []chunk) {
 
 // Gated is how far the gate of an environment is, and the revision at which it was created: an environment that was made again begins with a new one.
 type Gated struct {
-	Epoch agent.Epoch
+	Epoch model.Epoch
 	Since int64
 }
 
 // Open returns the campaign that owns an environment; nil if there is none; and how far its gate is. The nodes of the
 // known plan, which never change, are not read again.
 func (s *Campaigns) Open(ctx context.Context, ref model.Ref, known *rollout.Plan) (*Campaign, Gated, error) {
-	var gate agent.Gate
+	var gate model.Gate
 	var at Gated
 	_, err := s.db.Read(ctx, map[string]int64{}, etcd.Point{Key: s.db.Env(ref).Gate(), Read: func(kv *etcd.KV) error {
 		at.Since = kv.CreateRevision
@@ -255,7 +254,7 @@ func (s *Campaigns) Get(ctx context.Context, ref model.Ref, id string, known *ro
 	c, err := s.get(ctx, ref, id, known)
 	damaged := new(etcd.UnreadableError)
 	if errors.Is(err, ErrNotFound) || errors.As(err, &damaged) && strings.HasPrefix(damaged.Key, s.db.Env(ref).Campaigns()) && !damaged.Newer {
-		gate, _, unread := etcd.Single[agent.Gate](ctx, s.db, s.db.Env(ref).Gate())
+		gate, _, unread := etcd.Single[model.Gate](ctx, s.db, s.db.Env(ref).Gate())
 		if unread == nil && gate != nil && gate.Rollout == id {
 			return nil, &LostError{id, err, ref}
 		}
@@ -380,7 +379,7 @@ func (s *Campaigns) move(ctx context.Context, ref model.Ref, c *Campaign, step r
 		return err
 	case step.Close != nil:
 		gate := c.Gate
-		gate.State, gate.By, gate.Why, gate.At = agent.GatePaused, "pulley serve", "", now.UTC().Truncate(time.Second)
+		gate.State, gate.By, gate.Why, gate.At = model.GatePaused, "pulley serve", "", now.UTC().Truncate(time.Second)
 		b.Put(k.Gate(), gate)
 	}
 	return s.db.Commit(ctx, b)
@@ -416,7 +415,7 @@ func (s *Campaigns) Abort(ctx context.Context, ref model.Ref, c *Campaign, a Aut
 	if c.Gate.Rollout != c.Plan.ID {
 		return c.State, fmt.Errorf("cannot abort job %s of %s: %w", c.Plan.ID, ref, rollout.ErrEnded)
 	}
-	k, next := s.db.Env(ref), c.State.Abort(a.At, a.By, agent.Prose(a.Why))
+	k, next := s.db.Env(ref), c.State.Abort(a.At, a.By, model.Prose(a.Why))
 	b := etcd.If(etcd.Same(k.CampaignState(c.Plan.ID), c.state)).Put(k.CampaignState(c.Plan.ID), next)
 	_, err := s.endJob(ctx, b, ref, c, next, a)
 	return next, etcd.Wrap(err, "cannot abort job %s of %s", c.Plan.ID, ref)
@@ -480,9 +479,9 @@ func (s *Campaigns) keepWaiting(ctx context.Context, b *etcd.Batch, ref model.Re
 	for _, node := range nodes {
 		scope := etcd.Scope{Node: node}
 		key := s.db.Env(ref).Hold(scope)
-		b.If(etcd.Same(key, 0)).Put(key, agent.Hold{
-			Scope: scope.Segment("all"), Mode: agent.Stop, Kind: agent.OperatorHold, Who: c.Plan.By,
-			Why: agent.Prose("it failed in job " + c.Plan.ID), Since: at, Until: at.Add(lasts),
+		b.If(etcd.Same(key, 0)).Put(key, model.Hold{
+			Scope: scope.Segment("all"), Mode: model.Stop, Kind: model.OperatorHold, Who: c.Plan.By,
+			Why: model.Prose("it failed in job " + c.Plan.ID), Since: at, Until: at.Add(lasts),
 		}, clientv3.WithLease(l.Fresh))
 	}
 	return l, nil
@@ -491,7 +490,7 @@ func (s *Campaigns) keepWaiting(ctx context.Context, b *etcd.Batch, ref model.Re
 // keepOthersWaiting holds the failed nodes that the transaction which ended the job had no room for, until there is a later change.
 func (s *Campaigns) keepOthersWaiting(ctx context.Context, ref model.Ref, c *Campaign, end rollout.State, done Change, a Author) error {
 	for {
-		gate, revision, err := etcd.Single[agent.Gate](ctx, s.db, s.db.Env(ref).Gate())
+		gate, revision, err := etcd.Single[model.Gate](ctx, s.db, s.db.Env(ref).Gate())
 		if err != nil || gate == nil || gate.Epoch != done.Epoch {
 			return err
 		}
@@ -521,12 +520,12 @@ func (s *Campaigns) KeepAlive(ctx context.Context, ref model.Ref) error {
 }
 
 // Set opens or closes the gate of a campaign for an operator, and replaces its state if next is not nil.
-func (s *Campaigns) Set(ctx context.Context, ref model.Ref, c *Campaign, to agent.GateState, next *rollout.State, a Author) error {
+func (s *Campaigns) Set(ctx context.Context, ref model.Ref, c *Campaign, to model.GateState, next *rollout.State, a Author) error {
 	k, gate := s.db.Env(ref), c.Gate
 	if gate.Rollout != c.Plan.ID {
 		return fmt.Errorf("cannot change rollout %s of %s: %w", c.Plan.ID, ref, rollout.ErrEnded)
 	}
-	gate.State, gate.By, gate.Why, gate.At = to, a.By, agent.Prose(a.Why), a.At.UTC().Truncate(time.Second)
+	gate.State, gate.By, gate.Why, gate.At = to, a.By, model.Prose(a.Why), a.At.UTC().Truncate(time.Second)
 	b := etcd.If(etcd.Same(k.Gate(), c.Desires.gateRevision)).Put(k.Gate(), gate)
 	if next != nil {
 		b.If(etcd.Same(k.CampaignState(c.Plan.ID), c.state)).Put(k.CampaignState(c.Plan.ID), next)

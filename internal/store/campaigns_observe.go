@@ -8,7 +8,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/clip"
 	"pulley/internal/etcd"
@@ -21,15 +20,15 @@ import (
 // Observe reads what the next step of a campaign needs: point keys of the nodes in progress, and rarely all keys or the host list.
 func (s *Campaigns) Observe(ctx context.Context, ref model.Ref, c *Campaign, need rollout.Needs, now time.Time) (rollout.Observed, error) {
 	o := rollout.Observed{Gate: c.Gate, Nodes: map[string]rollout.Node{}}
-	f := FleetState{Desires: c.Desires, Hosts: map[string]agent.Host{}, Holds: map[etcd.Scope]agent.Hold{}}
+	f := FleetState{Desires: c.Desires, Hosts: map[string]model.Host{}, Holds: map[etcd.Scope]model.Hold{}}
 	k := s.db.Env(ref)
-	_, err := etcd.Collect(ctx, s.db, k.Holds(), func(rest string, h agent.Hold, _ int64) {
+	_, err := etcd.Collect(ctx, s.db, k.Holds(), func(rest string, h model.Hold, _ int64) {
 		if scope, ok := etcd.ScopeOf(rest, "all"); ok {
 			f.Holds[scope] = h
 		}
 	})
 	if err == nil { // an unreadable one affects no step
-		f.Lockouts, _, err = etcd.ReadAll[agent.Lockout](ctx, s.db, k.Lockout(""))
+		f.Lockouts, _, err = etcd.ReadAll[model.Lockout](ctx, s.db, k.Lockout(""))
 	}
 	if need.All && err == nil {
 		err = s.pages(ctx, k, need.Nodes, o.Nodes)
@@ -54,8 +53,8 @@ func (s *Campaigns) Observe(ctx context.Context, ref model.Ref, c *Campaign, nee
 		o.Nodes[name] = c.look(f, name, n, now)
 	}
 	if c.Plan.Kind == rollout.Run && err == nil {
-		var job *agent.LiveJob
-		job, _, err = etcd.Single[agent.LiveJob](ctx, s.db, k.Job())
+		var job *model.LiveJob
+		job, _, err = etcd.Single[model.LiveJob](ctx, s.db, k.Job())
 		o.Gone = err == nil && (job == nil || job.ID != c.Plan.ID)
 	}
 	if need.Hosts && err == nil {
@@ -108,17 +107,17 @@ func (s *Campaigns) pages(ctx context.Context, k etcd.EnvKeys, names []string, i
 	}
 	var hosts, assigned []string
 	if err == nil {
-		hosts, err = etcd.Collect(ctx, s.db, k.Hosts(), func(rest string, h agent.Host, revision int64) {
+		hosts, err = etcd.Collect(ctx, s.db, k.Hosts(), func(rest string, h model.Host, revision int64) {
 			edit(rest, func(n *rollout.Node) { n.Host, n.HostAt = &h, revision })
 		}, at)
 	}
 	if err == nil {
-		assigned, err = etcd.Collect(ctx, s.db, k.Assignment(""), func(rest string, a agent.Assignment, revision int64) {
+		assigned, err = etcd.Collect(ctx, s.db, k.Assignment(""), func(rest string, a model.Assignment, revision int64) {
 			edit(rest, func(n *rollout.Node) { n.Assigned, n.AssignedAt = &a, revision })
 		}, at)
 	}
 	if err == nil { // what a node wrote must not stop the others
-		_, err = etcd.Collect(ctx, s.db, k.Statuses(), func(rest string, st agent.Status, revision int64) {
+		_, err = etcd.Collect(ctx, s.db, k.Statuses(), func(rest string, st model.Status, revision int64) {
 			edit(rest, func(n *rollout.Node) { n.Status, n.StatusAt = &st, revision })
 		}, at)
 	}
@@ -170,8 +169,8 @@ func (c *Campaign) look(f FleetState, name string, n rollout.Node, now time.Time
 			d.Holds = append(d.Holds, h)
 		}
 	}
-	n.View = agent.Look(n.Status, d, now)
-	d.Assigned = &agent.Assignment{Target: c.Plan.Target, Epoch: d.Gate.Epoch}
+	n.View = model.Look(n.Status, d, now)
+	d.Assigned = &model.Assignment{Target: c.Plan.Target, Epoch: d.Gate.Epoch}
 	n.Wanted = d.Wanted()
 	return n
 }
@@ -197,7 +196,7 @@ func (s *Campaigns) candidates(ctx context.Context, ref model.Ref, c *Campaign) 
 
 // Candidates lists the nodes of a host list. Those that a campaign of a role, a target and an agent does not reach are excluded: a
 // node with a release of its own takes data, and no release.
-func Candidates(hosts map[string]agent.Host, d Desires, p rollout.Plan) []rollout.Candidate {
+func Candidates(hosts map[string]model.Host, d Desires, p rollout.Plan) []rollout.Candidate {
 	all, scope := []rollout.Candidate{}, etcd.Scope{Role: p.Role}
 	for name, h := range hosts {
 		excluded := p.Target.Release != "" && !d.Reaches(scope, h.Role, name) || p.Agent.Version != "" && !d.Agents.Reaches(scope, h.Role, name)

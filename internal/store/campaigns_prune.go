@@ -10,7 +10,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 )
@@ -26,7 +25,7 @@ func (s *Campaigns) Prune(ctx context.Context, ref model.Ref, keep int) (deleted
 		return deleted, etcd.Wrap(err, "cannot delete the oldest rollouts of %s", ref)
 	}
 	k := s.db.Env(ref)
-	gate, revision, err := etcd.Single[agent.Gate](ctx, s.db, k.Gate())
+	gate, revision, err := etcd.Single[model.Gate](ctx, s.db, k.Gate())
 	if err != nil || gate == nil {
 		return fail(err)
 	}
@@ -51,7 +50,7 @@ func (s *Campaigns) Prune(ctx context.Context, ref model.Ref, keep int) (deleted
 }
 
 // epochOf returns the epoch in the id of a campaign; 0 for another text.
-func epochOf(id string) agent.Epoch {
+func epochOf(id string) model.Epoch {
 	digits, ok := strings.CutPrefix(id, "r")
 	if !ok {
 		digits, ok = strings.CutPrefix(id, "j")
@@ -60,5 +59,5 @@ func epochOf(id string) agent.Epoch {
 	if !ok || err != nil {
 		return 0
 	}
-	return agent.Epoch(n)
+	return model.Epoch(n)
 }

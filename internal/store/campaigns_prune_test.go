@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	pruning "pulley/internal/publish"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
@@ -26,7 +26,7 @@ func TestOldCampaignsAreDeleted(t *testing.T) {
 		r.revert(ids[len(ids)-1], r.served)
 	}
 	aborted := r.start(plan)
-	if err := r.st.Campaigns.Set(t.Context(), dev, r.campaign(aborted), agent.GateAborted, nil, me); err != nil {
+	if err := r.st.Campaigns.Set(t.Context(), dev, r.campaign(aborted), model.GateAborted, nil, me); err != nil {
 		t.Fatal(err)
 	}
 	starting := fmt.Sprintf("/pulley/v1/environments/dev/campaigns/r%d/nodes/000000000000", r.campaign(aborted).Plan.Epoch+1)
@@ -80,7 +80,7 @@ func TestPruneKeepsBothEndsOfARollout(t *testing.T) {
 			plan := rollout.Plan{Role: "compute", Target: all[4].Target()}
 			there := func() bool { _, err := st.Releases.Get(ctx, all[4].Version); return err == nil }
 			if of == "data" {
-				plan = rollout.Plan{Target: agent.Target{Data: first.Data, DataDigest: first.DataDigest}}
+				plan = rollout.Plan{Target: model.Target{Data: first.Data, DataDigest: first.DataDigest}}
 				there = func() bool { _, err := st.Targets.Generation(ctx, "dev", first.Data); return err == nil }
 			}
 			prune := func() {
@@ -97,7 +97,7 @@ func TestPruneKeepsBothEndsOfARollout(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			for _, state := range []agent.GateState{agent.GateOpen, agent.GatePaused, agent.GateAborted} {
+			for _, state := range []model.GateState{model.GateOpen, model.GatePaused, model.GateAborted} {
 				c, err := st.Campaigns.Get(ctx, dev, plan.ID, nil)
 				if err == nil {
 					err = st.Campaigns.Set(ctx, dev, c, state, nil, me)

@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/release/trust"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
@@ -25,7 +25,7 @@ type verifying struct {
 }
 
 // take attempts a target as an agent does: the statement, then the mark with the permits.
-func (v *verifying) take(target agent.Target) error {
+func (v *verifying) take(target model.Target) error {
 	v.t.Helper()
 	wanted := trust.Target{Environment: "dev", Release: target.Release, Tree: target.Tree, Data: int64(target.Data), DataDigest: target.DataDigest}
 	var statement []byte
@@ -44,14 +44,14 @@ func (v *verifying) take(target agent.Target) error {
 	return err
 }
 
-func (v *verifying) takes(target agent.Target) {
+func (v *verifying) takes(target model.Target) {
 	v.t.Helper()
 	if err := v.take(target); err != nil {
 		v.t.Errorf("%s does not take %s: %v", v.name, target, err)
 	}
 }
 
-func (v *verifying) refuses(target agent.Target, code string) {
+func (v *verifying) refuses(target model.Target, code string) {
 	v.t.Helper()
 	if err := v.take(target); err == nil || !strings.Contains(err.Error(), code) {
 		v.t.Errorf("%s takes %s: %v", v.name, target, err)
@@ -64,7 +64,7 @@ type rolling struct {
 	st               *store.Store
 	signing          store.Author
 	node             func(role, name string) *verifying
-	one, two, three  agent.Target
+	one, two, three  model.Target
 	served, afterEnd store.Author // serve, without a key
 }
 
@@ -94,7 +94,7 @@ func beginRolling(t *testing.T) *rolling {
 	return r
 }
 
-func (r *rolling) promote(scope store.Scope, to agent.Target) {
+func (r *rolling) promote(scope store.Scope, to model.Target) {
 	r.t.Helper()
 	if c, err := r.st.Targets.Promote(r.t.Context(), dev, desires(r.t, r.st, dev), scope, store.Promoted, to, r.signing); err != nil || c.Unstated || c.Unsigned {
 		r.t.Fatalf("%+v, %v", c, err)
@@ -158,7 +158,7 @@ func TestRevertNeedsNoKey(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	d, campaign := desires(t, r.st, dev), r.campaign(id)
-	if d.Default != r.one || d.Gate.Rollout != "" || d.Gate.State != agent.GateOpen || d.Gate.Epoch != campaign.Plan.Epoch+1 || campaign.State.Phase != rollout.Reverted {
+	if d.Default != r.one || d.Gate.Rollout != "" || d.Gate.State != model.GateOpen || d.Gate.Epoch != campaign.Plan.Epoch+1 || campaign.State.Phase != rollout.Reverted {
 		t.Errorf("%+v; %+v", d, campaign.State)
 	}
 	for _, n := range []*verifying{began, untouched, late} {
@@ -224,7 +224,7 @@ func TestRolloutToALowerRelease(t *testing.T) {
 			id := r.start(rollout.Plan{Target: r.one})
 			n.takes(r.one)
 			r.end(id, end)
-			want := map[rollout.Phase]agent.Target{rollout.Completed: r.one, rollout.Reverted: r.two}[end]
+			want := map[rollout.Phase]model.Target{rollout.Completed: r.one, rollout.Reverted: r.two}[end]
 			n.takes(want)
 			late.takes(want)
 			if ok, err := r.st.Targets.Permitted(t.Context(), dev, desires(t, r.st, dev), store.Scope{}, time.Now()); !ok || err != nil {
@@ -245,25 +245,25 @@ func TestRevertFromSeveralOrigins(t *testing.T) {
 	if _, err := r.st.Targets.Rollback(t.Context(), dev, desires(t, r.st, dev), c, r.signing); err != nil {
 		t.Fatal(err)
 	}
-	data := func(t, of agent.Target) agent.Target { t.Data, t.DataDigest = of.Data, of.DataDigest; return t }
+	data := func(t, of model.Target) model.Target { t.Data, t.DataDigest = of.Data, of.DataDigest; return t }
 	web, db := r.node("web", "web1"), r.node("db", "db1")
 	web.takes(old)
 	db.takes(data(r.two, old))
 	if _, err := r.st.Campaigns.Start(t.Context(), dev, desires(t, r.st, dev), rollout.Plan{Target: data(r.three, c.After)}, r.signing); err == nil || !strings.Contains(err.Error(), "role db has a release of its own") {
 		t.Errorf("a release and data at once: %v", err)
 	}
-	if _, err := r.st.Campaigns.Start(t.Context(), dev, desires(t, r.st, dev), rollout.Plan{Role: "db", Target: data(agent.Target{}, c.After)}, r.signing); err == nil || !strings.Contains(err.Error(), "data is that of all nodes") {
+	if _, err := r.st.Campaigns.Start(t.Context(), dev, desires(t, r.st, dev), rollout.Plan{Role: "db", Target: data(model.Target{}, c.After)}, r.signing); err == nil || !strings.Contains(err.Error(), "data is that of all nodes") {
 		t.Errorf("data of one role: %v", err)
 	}
-	hosts := map[string]agent.Host{"web1": {Node: "web1", Role: "web"}, "db1": {Node: "db1", Role: "db"}}
-	for _, target := range []agent.Target{r.three, data(agent.Target{}, c.After)} {
+	hosts := map[string]model.Host{"web1": {Node: "web1", Role: "web"}, "db1": {Node: "db1", Role: "db"}}
+	for _, target := range []model.Target{r.three, data(model.Target{}, c.After)} {
 		for _, candidate := range store.Candidates(hosts, desires(t, r.st, dev), rollout.Plan{Target: target}) {
 			if candidate.Excluded != (candidate.Node == "db1" && target == r.three) {
 				t.Errorf("%s is a candidate for %s: %+v", candidate.Node, target, candidate)
 			}
 		}
 	}
-	id := r.start(rollout.Plan{Target: data(agent.Target{}, c.After)})
+	id := r.start(rollout.Plan{Target: data(model.Target{}, c.After)})
 	web.takes(data(r.one, c.After))
 	db.takes(data(r.two, c.After))
 	web.refuses(data(r.two, c.After), "names ")

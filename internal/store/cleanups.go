@@ -9,7 +9,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
@@ -31,7 +30,7 @@ type CleanupStep struct {
 	URL  string      `json:"url,omitempty"`  // of the CA or of PuppetDB
 	Name string      `json:"name,omitempty"` // in the server's certificate; "": that of the URL
 
-	Problem agent.Prose `json:"problem,omitempty"` // of the last attempt
+	Problem model.Prose `json:"problem,omitempty"` // of the last attempt
 }
 
 // Cleanup is what Puppet servers still have of a removed node. Serve deletes it when all is done.

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/model"
 	"pulley/internal/puppet/settings"
@@ -32,7 +31,7 @@ func TestRemovalRecordsWhatPuppetServersHave(t *testing.T) {
 	}
 	remove := func(node string) {
 		t.Helper()
-		if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: "web"}); err != nil {
+		if err := st.Fleet.Register(ctx, "dev", model.Host{Node: node, Role: "web"}); err != nil {
 			t.Fatal(err)
 		}
 		if err := st.Joins.RemoveNode(ctx, dev, node, store.Removal{At: time.Now(), By: "ann"}); err != nil {
@@ -79,7 +78,7 @@ func TestRemovalRecordsWhatPuppetServersHave(t *testing.T) {
 	if h, err := st.Joins.Holder(ctx, dev, "web1"); err != nil || h.Returned() || h.Awaited() {
 		t.Errorf("%+v, %v", h, err)
 	}
-	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"}); err != nil {
+	if err := st.Fleet.Register(ctx, "dev", model.Host{Node: "web1", Role: "web"}); err != nil {
 		t.Fatal(err)
 	}
 	if h, err := st.Joins.Holder(ctx, dev, "web1"); err != nil || !h.Returned() {
@@ -114,7 +113,7 @@ func TestRemovalRecordsWhatPuppetServersHave(t *testing.T) {
 		t.Fatal(err)
 	}
 	namesake("https://10.0.0.1", "<nil>")
-	if err := st.Fleet.Register(ctx, "prod", agent.Host{Node: "web2", Role: "web"}); err != nil {
+	if err := st.Fleet.Register(ctx, "prod", model.Host{Node: "web2", Role: "web"}); err != nil {
 		t.Fatal(err)
 	}
 	namesake("https://10.0.0.1", "prod")
@@ -155,7 +154,7 @@ func TestRemovalIsRecordedWhateverTheEnvironmentIs(t *testing.T) {
 				}
 			}
 			for _, node := range []string{"web1", "web2"} {
-				if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: "web"}); err != nil {
+				if err := st.Fleet.Register(ctx, "dev", model.Host{Node: node, Role: "web"}); err != nil {
 					t.Fatal(err)
 				}
 				if err := st.Identities.Put(ctx, dev, store.Identity{Node: node, Role: "web", User: "pulley/node/dev/" + node + "/00000000000000aa", Incarnation: "00000000000000aa"}, 0); err != nil {
@@ -195,7 +194,7 @@ func TestDestructionRecordsWhatPuppetServersHave(t *testing.T) {
 	if err := st.Environments.PutSpec(ctx, spec, 0); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"}); err != nil {
+	if err := st.Fleet.Register(ctx, "dev", model.Host{Node: "web1", Role: "web"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := st.Machines.DestroyEnvironment(ctx, dev, "ann", true); err != nil {
@@ -229,7 +228,7 @@ func TestRemovalCleansWhatTheEnvironmentNamedBefore(t *testing.T) {
 	join := func(node string) {
 		t.Helper()
 		i := store.Identity{Node: node, Role: "web", User: "pulley/node/dev/" + node + "/00000000000000aa", Incarnation: "00000000000000aa", Revision: revision}
-		if err := errors.Join(st.Identities.Put(ctx, dev, i, 0), st.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: "web"})); err != nil {
+		if err := errors.Join(st.Identities.Put(ctx, dev, i, 0), st.Fleet.Register(ctx, "dev", model.Host{Node: node, Role: "web"})); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -306,7 +305,7 @@ func TestRemovalCleansWhatTheEnvironmentNamedBefore(t *testing.T) {
 		}
 		left("web4", caA, caB, dbB, dbA)
 	}
-	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "web5", Role: "web"}); err != nil {
+	if err := st.Fleet.Register(ctx, "dev", model.Host{Node: "web5", Role: "web"}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := st.Machines.DestroyEnvironment(ctx, dev, "ann", true); err != nil {

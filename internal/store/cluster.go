@@ -19,8 +19,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 	"pulley/internal/pki/connect"
 )
 
@@ -97,7 +97,7 @@ func (s *Cluster) Health(ctx context.Context) ([]MemberState, error) {
 	}
 	reading.Wait()
 	silent := slices.ContainsFunc(all, func(m MemberState) bool { return m.Silent != nil })
-	if silent && errors.Is(quorum, agent.ErrUnreachable) {
+	if silent && errors.Is(quorum, model.ErrUnreachable) {
 		return all, quorum
 	}
 	return all, nil
@@ -173,7 +173,7 @@ func (s *Cluster) Snapshot(ctx context.Context, fits func(bytes int64) error, w 
 	defer cancel()
 	fail := func(err error) (bool, error) { return false, fmt.Errorf("cannot read a snapshot of etcd: %w", err) }
 	confirmed, err := s.db.Get(ctx, s.db.Keys.Environments(), clientv3.WithCountOnly()) // by a quorum, with a shorter deadline
-	if err != nil && !errors.Is(err, agent.ErrUnreachable) {
+	if err != nil && !errors.Is(err, model.ErrUnreachable) {
 		return fail(err)
 	}
 	members, _ := s.Health(ctx)

@@ -4,8 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 	"pulley/internal/release"
 )
 
@@ -15,7 +15,7 @@ func FuzzDecode(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, into := range []any{&agent.Target{}, &agent.Gate{}, &agent.Hold{}, &agent.Host{}, &agent.Status{}, &agent.Assignment{}, &Change{}, &release.Release{}} {
+		for _, into := range []any{&model.Target{}, &model.Gate{}, &model.Hold{}, &model.Host{}, &model.Status{}, &model.Assignment{}, &Change{}, &release.Release{}} {
 			if err := etcd.Decode("k", b, into); err != nil && !strings.Contains(err.Error(), "cannot read key k") {
 				t.Errorf("%T: %v", into, err)
 			}

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/pki/connect"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -67,7 +67,7 @@ func TestFailedConnectionNamesItsCause(t *testing.T) {
 			err = st.Cluster.Ping(t.Context())
 			took := time.Since(began)
 			var failure *connect.Failure
-			if !errors.Is(err, agent.ErrUnreachable) || !errors.As(err, &failure) || failure.Code != c.code || failure.URL != c.config.Endpoints[0] {
+			if !errors.Is(err, model.ErrUnreachable) || !errors.As(err, &failure) || failure.Code != c.code || failure.URL != c.config.Endpoints[0] {
 				t.Fatalf("after %s: %v", took, err)
 			}
 			if !strings.Contains(err.Error(), c.cause) || strings.Contains(err.Error(), "\n") || failure.Hint() == "" {

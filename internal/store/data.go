@@ -10,7 +10,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
@@ -38,19 +37,19 @@ func (d *Data) Encrypted(to Recipients) {
 }
 
 type dataHead struct {
-	Newest agent.Generation `json:"newest"`
+	Newest model.Generation `json:"newest"`
 }
 
 // Generations lists the numbers of an environment's generations, highest first. A prune removes old ones.
-func (s *Targets) Generations(ctx context.Context, ref model.Ref) ([]agent.Generation, error) {
-	var all []agent.Generation
+func (s *Targets) Generations(ctx context.Context, ref model.Ref) ([]model.Generation, error) {
+	var all []model.Generation
 	k := s.db.Env(ref)
 	err := s.db.Scan(ctx, k.Generations(), func(rest string, kv *etcd.KV) error {
 		n, err := strconv.ParseInt(rest, 10, 64)
-		if err != nil || k.Generation(agent.Generation(n)) != string(kv.Key) {
+		if err != nil || k.Generation(model.Generation(n)) != string(kv.Key) {
 			return etcd.NotOurs(kv)
 		}
-		all = append(all, agent.Generation(n))
+		all = append(all, model.Generation(n))
 		return nil
 	}, clientv3.WithKeysOnly(), clientv3.WithLimit(1000))
 	slices.Reverse(all)
@@ -58,10 +57,10 @@ func (s *Targets) Generations(ctx context.Context, ref model.Ref) ([]agent.Gener
 }
 
 // InForce reads the default target of an environment; zero for none. It is one request.
-func (s *Targets) InForce(ctx context.Context, ref model.Ref) (agent.Target, error) {
-	t, _, err := etcd.Single[agent.Target](ctx, s.db, s.db.Env(ref).Target(etcd.Scope{}))
+func (s *Targets) InForce(ctx context.Context, ref model.Ref) (model.Target, error) {
+	t, _, err := etcd.Single[model.Target](ctx, s.db, s.db.Env(ref).Target(etcd.Scope{}))
 	if err != nil || t == nil {
-		return agent.Target{}, etcd.Wrap(err, "cannot read the target of %s", ref)
+		return model.Target{}, etcd.Wrap(err, "cannot read the target of %s", ref)
 	}
 	return *t, nil
 }
@@ -91,7 +90,7 @@ func (s *Targets) Data(ctx context.Context, ref model.Ref, d Desires) (Data, err
 // becomes the data of the default target. One transaction writes the layers, the generation signed by a, its head, the
 // target, the gate and the history record. Layers that are too many for it are written before.
 func (s *Targets) ChangeData(ctx context.Context, ref model.Ref, d Desires, data Data, layers map[hieradata.Layer][]byte, a Author) (c Change, err error) {
-	err = s.nextData(ctx, ref, data, layers, a, func(b *etcd.Batch, next agent.Target) error {
+	err = s.nextData(ctx, ref, data, layers, a, func(b *etcd.Batch, next model.Target) error {
 		c, err = s.change(ctx, b, ref, d, Change{Kind: DataChange, Before: d.Default, After: next.Overlay(d.Default), Edit: data.Edit}, a)
 		return err
 	})
@@ -100,8 +99,8 @@ func (s *Targets) ChangeData(ctx context.Context, ref model.Ref, d Desires, data
 
 // AddData makes the next generation as ChangeData does, and changes no target. It returns the generation as a target
 // without a release. It returns ErrConflict if the targets changed since d was read.
-func (s *Targets) AddData(ctx context.Context, ref model.Ref, d Desires, data Data, layers map[hieradata.Layer][]byte, a Author) (added agent.Target, err error) {
-	err = s.nextData(ctx, ref, data, layers, a, func(b *etcd.Batch, next agent.Target) error {
+func (s *Targets) AddData(ctx context.Context, ref model.Ref, d Desires, data Data, layers map[hieradata.Layer][]byte, a Author) (added model.Target, err error) {
+	err = s.nextData(ctx, ref, data, layers, a, func(b *etcd.Batch, next model.Target) error {
 		added = next
 		b.If(etcd.Same(s.db.Env(ref).Gate(), d.gateRevision)).Touch(s.db.Keys.Targets()) // a prune in progress notices the layers
 		return etcd.Wrap(s.db.Commit(ctx, b), "cannot write data generation %d of %s", next.Data, ref)
@@ -110,7 +109,7 @@ func (s *Targets) AddData(ctx context.Context, ref model.Ref, d Desires, data Da
 }
 
 // nextData makes the next generation. commit commits the batch, to which it may add: until it returns, no prune removes the layers.
-func (s *Targets) nextData(ctx context.Context, ref model.Ref, data Data, layers map[hieradata.Layer][]byte, a Author, commit func(*etcd.Batch, agent.Target) error) error {
+func (s *Targets) nextData(ctx context.Context, ref model.Ref, data Data, layers map[hieradata.Layer][]byte, a Author, commit func(*etcd.Batch, model.Target) error) error {
 	next, err := data.Next(layers, a.By, a.Why, a.At.UTC().Truncate(time.Second))
 	if err != nil {
 		return err
@@ -139,7 +138,7 @@ func (s *Targets) nextData(ctx context.Context, ref model.Ref, data Data, layers
 	if err != nil {
 		return fmt.Errorf("cannot sign data generation %d of %s: %w", next.Number, ref, err)
 	}
-	number := agent.Generation(next.Number)
+	number := model.Generation(next.Number)
 	k := s.db.Env(ref)
 	b := etcd.If(etcd.Same(k.DataHead(), data.rev), etcd.Same(k.Generation(number), 0))
 	for role, revision := range data.recipients {
@@ -161,7 +160,7 @@ func (s *Targets) nextData(ctx context.Context, ref model.Ref, data Data, layers
 		}
 		b.If(l.Standing())
 	}
-	return commit(b, agent.Target{Data: number, DataDigest: hieradata.Digest(record)})
+	return commit(b, model.Target{Data: number, DataDigest: hieradata.Digest(record)})
 }
 
 // etcd's default limits of a transaction are 128 operations and 1.5 MiB.
@@ -190,8 +189,8 @@ func putLayers(k etcd.EnvKeys, layers map[hieradata.Layer][]byte) (batches [][]c
 
 // DataHead is the head of an environment's data, after which the next generation has its number.
 type DataHead struct {
-	Head     agent.Generation // in etcd; -1: unreadable
-	Newest   agent.Generation // that the head must have
+	Head     model.Generation // in etcd; -1: unreadable
+	Newest   model.Generation // that the head must have
 	revision int64            // of the head
 }
 

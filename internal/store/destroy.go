@@ -11,7 +11,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 )
@@ -65,7 +64,7 @@ func (a *Applying) Destroy(ctx context.Context, hosts bool) (d Destroyed, err er
 // Destruction is the record of a destroyed environment. Its machines may run on and return to the next environment of the name: the epochs
 // of that one begin above the ones that they have seen. Otherwise they would take its rollouts for old ones, and its signatures too.
 type Destruction struct {
-	Epoch      agent.Epoch `json:"epoch"` // the highest of all environments of this name
+	Epoch      model.Epoch `json:"epoch"` // the highest of all environments of this name
 	Unfinished bool        `json:"unfinished,omitempty"`
 	At         time.Time   `json:"at"`
 	By         string      `json:"by"`
@@ -100,8 +99,8 @@ func (a *Applying) beginDestroy(ctx context.Context, d *Destroyed) (Destruction,
 }
 
 // reached returns the highest epoch of the environment, by its gate and by its newest change.
-func (a *Applying) reached(ctx context.Context) (agent.Epoch, error) {
-	gate, _, err := etcd.Single[agent.Gate](ctx, a.db, a.keys.Gate())
+func (a *Applying) reached(ctx context.Context) (model.Epoch, error) {
+	gate, _, err := etcd.Single[model.Gate](ctx, a.db, a.keys.Gate())
 	if err != nil && !errors.As(err, new(*etcd.UnreadableError)) {
 		return 0, err
 	}

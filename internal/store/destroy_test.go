@@ -12,7 +12,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
 	"pulley/internal/model"
@@ -45,7 +44,7 @@ func settled(t *testing.T, server *etcdtest.Auth, environs []string) {
 		must(st.Access.EnsureEnvironment(ctx, env))
 		for n, node := range []string{"web1", "old.example.com"} {
 			must(st.Access.EnsureNode(ctx, env, node, fmt.Sprintf("pulley/node/%s/%s/%016x", env, node, 16*i+n+1)))
-			must(st.Node.Report(ctx, agent.Identity{Node: node, Environment: env}, agent.Status{Node: node}, nil, nil))
+			must(st.Node.Report(ctx, model.Identity{Node: node, Environment: env}, model.Status{Node: node}, nil, nil))
 		}
 		for _, node := range []string{"", "web1"} {
 			_, _, err := st.Tokens.Create(ctx, store.Token{Environment: env, Node: node, Uses: 1, Created: time.Now(), Expires: time.Now().Add(time.Hour)})
@@ -163,7 +162,7 @@ func TestEnvironmentWithMachinesIsNotDestroyed(t *testing.T) {
 	st, ctx := server.Admin(), t.Context()
 	a := begin(t, st, dev, "ann")
 	r := machines.Record{Node: "web1", Name: "web1", Phase: machines.Retiring}
-	if err := errors.Join(a.Put(ctx, r, nil), st.Fleet.Register(ctx, "dev", agent.Host{Node: "web2"})); err != nil {
+	if err := errors.Join(a.Put(ctx, r, nil), st.Fleet.Register(ctx, "dev", model.Host{Node: "web2"})); err != nil {
 		t.Fatal(err)
 	}
 	before := server.Everything()
@@ -320,18 +319,18 @@ func TestRecreatedEnvironmentContinuesEpochs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	change := func(want agent.Epoch) {
+	change := func(want model.Epoch) {
 		t.Helper()
 		d, err := st.Targets.Desires(ctx, dev)
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := st.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, agent.Target{}, a)
+		c, err := st.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, model.Target{}, a)
 		if err != nil || c.Epoch != want {
 			t.Fatalf("the change has epoch %d (%v), want %d", c.Epoch, err, want)
 		}
 	}
-	next := agent.Epoch(1)
+	next := model.Epoch(1)
 	for _, changes := range []int{2, 0, 1} {
 		create()
 		for range changes {

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/release/trust"
@@ -28,7 +27,7 @@ type ending struct {
 }
 
 // permit returns the permit of the ending if it is that of an epoch. It does not verify the signature.
-func (e *ending) permit(epoch agent.Epoch) (trust.Permit, bool) {
+func (e *ending) permit(epoch model.Epoch) (trust.Permit, bool) {
 	if e == nil {
 		return trust.Permit{}, false
 	}
@@ -43,7 +42,7 @@ func (c Change) rolled() *trust.Rolled {
 }
 
 // started returns the start of the rollout that owns a gate; nil if there is none.
-func (p past) started(g agent.Gate) *Change {
+func (p past) started(g model.Gate) *Change {
 	for _, e := range p {
 		if c := e.change; c != nil && c.Kind == RolloutStarted && c.Epoch == g.Epoch && c.Rollout != nil && c.Rollout.ID == g.Rollout {
 			return c

@@ -7,7 +7,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/clip"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
@@ -36,7 +35,7 @@ type FirstBoot struct {
 	Role     string      `json:"role,omitempty"`
 	Step     string      `json:"step"`
 	State    BootState   `json:"state"`
-	Error    agent.Prose `json:"error,omitempty"` // of the last attempt at this step, clipped
+	Error    model.Prose `json:"error,omitempty"` // of the last attempt at this step, clipped
 	Attempts int         `json:"attempts"`        // at this step
 	Started  time.Time   `json:"started"`         // the first boot
 	Since    time.Time   `json:"since"`           // this step
@@ -117,7 +116,7 @@ func (s *FirstBoots) Put(ctx context.Context, ref model.Ref, boot FirstBoot, rev
 // put adds the write to a batch, which compares revision. The caller then calls SettleLease. A lease ends the record.
 func (s *FirstBoots) put(ctx context.Context, b *etcd.Batch, ref model.Ref, boot FirstBoot, revision int64) (l etcd.LeaseSwap, err error) {
 	boot.Hostname, boot.Step = clip.Text(boot.Hostname, maxBootWord), clip.Text(boot.Step, maxBootWord)
-	boot.Error = agent.Prose(clip.Text(string(boot.Error), maxBootError))
+	boot.Error = model.Prose(clip.Text(string(boot.Error), maxBootError))
 	key, lasts := s.db.Env(ref).FirstBoot(boot.Key()), firstBootKept
 	keep := revision != 0
 	if !boot.Finished.IsZero() {

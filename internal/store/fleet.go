@@ -12,7 +12,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/desired"
 	"pulley/internal/etcd"
@@ -25,15 +24,15 @@ type FleetState struct {
 	Revision int64 // of the targets and of the gate; the rest is read at it or later
 	Spec     *environments.Environment
 	Desires  Desires
-	Hosts    map[string]agent.Host
-	Holds    map[etcd.Scope]agent.Hold
-	Statuses map[string]agent.Status
-	Assigned map[string]agent.Assignment
+	Hosts    map[string]model.Host
+	Holds    map[etcd.Scope]model.Hold
+	Statuses map[string]model.Status
+	Assigned map[string]model.Assignment
 	Damaged  []string // unreadable keys, with the reason; one bad value does not hide the fleet
 
-	Lockouts map[string]agent.Lockout // of nodes, also of some that reported since
+	Lockouts map[string]model.Lockout // of nodes, also of some that reported since
 
-	Removed map[string]agent.Prose // removals of nodes that are not on the host list, where a caller read them
+	Removed map[string]model.Prose // removals of nodes that are not on the host list, where a caller read them
 
 	Unconfirmed []string // nodes, in order, with a request to retire that no administrator confirmed: they refuse it
 }
@@ -91,7 +90,7 @@ func (s *Fleet) Each(ctx context.Context, ref model.Ref, now time.Time, each fun
 	if err != nil {
 		return FleetState{}, etcd.Wrap(err, "cannot read the fleet of %s", ref)
 	}
-	f.Statuses = map[string]agent.Status{}
+	f.Statuses = map[string]model.Status{}
 	var read []*report
 	show := func(r *report) {
 		f.Statuses[r.node] = *r.status
@@ -99,7 +98,7 @@ func (s *Fleet) Each(ctx context.Context, ref model.Ref, now time.Time, each fun
 		delete(f.Statuses, r.node)
 	}
 	err = s.db.Scan(ctx, s.db.Env(ref).Statuses(), func(rest string, kv *etcd.KV) error {
-		var st agent.Status
+		var st model.Status
 		if err := etcd.Into(&st)(kv); err != nil {
 			f.Damaged = append(f.Damaged, err.Error())
 			return nil
@@ -133,22 +132,22 @@ func (s *Fleet) One(ctx context.Context, ref model.Ref, node string) (FleetState
 // silent. No change may rest on its Desires: they have no guards.
 func (s *Fleet) OneAsReported(ctx context.Context, ref model.Ref, node string) (FleetState, error) {
 	f := FleetState{
-		Desires: Desires{Roles: map[string]agent.Target{}, Nodes: map[string]agent.Target{}},
-		Hosts:   map[string]agent.Host{}, Holds: map[etcd.Scope]agent.Hold{},
-		Statuses: map[string]agent.Status{}, Assigned: map[string]agent.Assignment{}, Lockouts: map[string]agent.Lockout{},
+		Desires: Desires{Roles: map[string]model.Target{}, Nodes: map[string]model.Target{}},
+		Hosts:   map[string]model.Host{}, Holds: map[etcd.Scope]model.Hold{},
+		Statuses: map[string]model.Status{}, Assigned: map[string]model.Assignment{}, Lockouts: map[string]model.Lockout{},
 	}
 	k, guards := s.db.Env(ref), map[string]int64{}
-	var confirmed *agent.Confirmation
+	var confirmed *model.Confirmation
 	_, err := s.db.Read(ctx, guards,
 		etcd.Point{Key: k.Spec(), Read: func(kv *etcd.KV) (err error) {
 			f.Desires.demands = desired.DemandsOf([]*etcd.KV{kv})
 			f.Spec, err = decodeSpec(kv)
 			return err
 		}},
-		etcd.Point{Key: k.Host(node), Read: readable(&f, func(h agent.Host) { f.Hosts[node] = h })},
-		etcd.Point{Key: k.Retirement(node), Read: readable(&f, func(c agent.Confirmation) { confirmed = &c })},
-		etcd.Point{Key: k.Status(node), Read: readable(&f, func(st agent.Status) { f.Statuses[node] = st })},
-		etcd.Point{Key: k.Lockout(node), Read: readable(&f, func(l agent.Lockout) { f.Lockouts[node] = l })},
+		etcd.Point{Key: k.Host(node), Read: readable(&f, func(h model.Host) { f.Hosts[node] = h })},
+		etcd.Point{Key: k.Retirement(node), Read: readable(&f, func(c model.Confirmation) { confirmed = &c })},
+		etcd.Point{Key: k.Status(node), Read: readable(&f, func(st model.Status) { f.Statuses[node] = st })},
+		etcd.Point{Key: k.Lockout(node), Read: readable(&f, func(l model.Lockout) { f.Lockouts[node] = l })},
 	)
 	if err != nil {
 		return FleetState{}, fmt.Errorf("cannot read node %s of %s: %w", node, ref, err)
@@ -157,16 +156,16 @@ func (s *Fleet) OneAsReported(ctx context.Context, ref model.Ref, node string) (
 		f.Unconfirmed = []string{node}
 	}
 	role := f.RoleOf(node)
-	target := func(scope etcd.Scope, put func(agent.Target)) etcd.Point {
+	target := func(scope etcd.Scope, put func(model.Target)) etcd.Point {
 		return etcd.Point{Key: k.Target(scope), Read: func(kv *etcd.KV) error {
-			var t agent.Target
+			var t model.Target
 			err := etcd.Into(&t)(kv)
 			put(t)
 			return err
 		}}
 	}
 	hold := func(scope etcd.Scope) etcd.Point {
-		return etcd.Point{Key: k.Hold(scope), Read: readable(&f, func(h agent.Hold) { f.Holds[scope] = h })}
+		return etcd.Point{Key: k.Hold(scope), Read: readable(&f, func(h model.Hold) { f.Holds[scope] = h })}
 	}
 	points := []etcd.Point{
 		{Key: k.Gate(), Read: etcd.Into(&f.Desires.Gate)},
@@ -175,13 +174,13 @@ func (s *Fleet) OneAsReported(ctx context.Context, ref model.Ref, node string) (
 			f.Desires.Agents = desired.WishOf(kv)
 			return nil
 		}},
-		{Key: k.Assignment(node), Read: readable(&f, func(a agent.Assignment) { f.Assigned[node] = a })},
-		target(etcd.Scope{}, func(t agent.Target) { f.Desires.Default = t }),
-		target(etcd.Scope{Node: node}, func(t agent.Target) { f.Desires.Nodes[node] = t }),
+		{Key: k.Assignment(node), Read: readable(&f, func(a model.Assignment) { f.Assigned[node] = a })},
+		target(etcd.Scope{}, func(t model.Target) { f.Desires.Default = t }),
+		target(etcd.Scope{Node: node}, func(t model.Target) { f.Desires.Nodes[node] = t }),
 		hold(etcd.Scope{}), hold(etcd.Scope{Node: node}),
 	}
 	if role != "" {
-		points = append(points, target(etcd.Scope{Role: role}, func(t agent.Target) { f.Desires.Roles[role] = t }), hold(etcd.Scope{Role: role}))
+		points = append(points, target(etcd.Scope{Role: role}, func(t model.Target) { f.Desires.Roles[role] = t }), hold(etcd.Scope{Role: role}))
 	}
 	f.Revision, err = s.db.Read(ctx, guards, points...)
 	f.Desires.Revision = f.Revision
@@ -189,7 +188,7 @@ func (s *Fleet) OneAsReported(ctx context.Context, ref model.Ref, node string) (
 }
 
 // Host reads a node's entry of the host list, nil for none, and its environment. An environment that cannot be read is specErr.
-func (s *Fleet) Host(ctx context.Context, ref model.Ref, node string) (host *agent.Host, spec *environments.Environment, specErr, err error) {
+func (s *Fleet) Host(ctx context.Context, ref model.Ref, node string) (host *model.Host, spec *environments.Environment, specErr, err error) {
 	k := s.db.Env(ref)
 	_, err = s.db.Read(ctx, map[string]int64{}, etcd.Point{Key: k.Host(node), Read: etcd.Into(&host)},
 		etcd.Point{Key: k.Spec(), Read: func(kv *etcd.KV) error {
@@ -217,17 +216,17 @@ func (s *Fleet) listOf(ctx context.Context, ref model.Ref, f *FleetState, node s
 	k := s.db.Env(ref)
 	var damaged []string
 	if node == "" {
-		f.Hosts, damaged, err = etcd.ReadAll[agent.Host](ctx, s.db, k.Hosts(), more...)
+		f.Hosts, damaged, err = etcd.ReadAll[model.Host](ctx, s.db, k.Hosts(), more...)
 	} else {
-		f.Hosts = map[string]agent.Host{}
-		_, err = s.db.Read(ctx, map[string]int64{}, etcd.Point{Key: k.Host(node), Read: readable(f, func(h agent.Host) { f.Hosts[node] = h })})
+		f.Hosts = map[string]model.Host{}
+		_, err = s.db.Read(ctx, map[string]int64{}, etcd.Point{Key: k.Host(node), Read: readable(f, func(h model.Host) { f.Hosts[node] = h })})
 	}
 	f.Damaged = append(f.Damaged, damaged...)
 	if err != nil {
 		return err
 	}
-	f.Holds = map[etcd.Scope]agent.Hold{}
-	damaged, err = etcd.Collect(ctx, s.db, k.Holds(), func(rest string, h agent.Hold, _ int64) {
+	f.Holds = map[etcd.Scope]model.Hold{}
+	damaged, err = etcd.Collect(ctx, s.db, k.Holds(), func(rest string, h model.Hold, _ int64) {
 		if scope, ok := etcd.ScopeOf(rest, "all"); ok {
 			f.Holds[scope] = h
 		} else {
@@ -247,13 +246,13 @@ func (s *Fleet) fleetOf(ctx context.Context, ref model.Ref, f *FleetState, more 
 	return unread, err
 }
 
-func (s *Fleet) statuses(ctx context.Context, ref model.Ref, more ...clientv3.OpOption) (all map[string]agent.Status, unread []string, err error) {
+func (s *Fleet) statuses(ctx context.Context, ref model.Ref, more ...clientv3.OpOption) (all map[string]model.Status, unread []string, err error) {
 	var read []*report
-	unread, err = etcd.Collect(ctx, s.db, s.db.Env(ref).Statuses(), func(rest string, st agent.Status, revision int64) {
+	unread, err = etcd.Collect(ctx, s.db, s.db.Env(ref).Statuses(), func(rest string, st model.Status, revision int64) {
 		read = append(read, &report{etcd.Unescape(rest), revision, st.SeenAt, &st})
 	}, more...)
 	inOrder(read, time.Now())
-	all = make(map[string]agent.Status, len(read))
+	all = make(map[string]model.Status, len(read))
 	for _, r := range read {
 		all[r.node] = *r.status
 	}
@@ -264,7 +263,7 @@ type report struct {
 	node     string
 	revision int64
 	at       time.Time
-	status   *agent.Status // nil: only the time matters
+	status   *model.Status // nil: only the time matters
 }
 
 // inOrder compares the times of reports with their order in etcd. A report of a clock that is behind those of earlier reports says
@@ -274,7 +273,7 @@ func inOrder(all []*report, now time.Time) {
 	behind := make([]bool, len(all))
 	var newest time.Time // of the older ones
 	for i, r := range all {
-		behind[i] = newest.Sub(r.at) > agent.ClockOff
+		behind[i] = newest.Sub(r.at) > model.ClockOff
 		if r.at.After(newest) && !r.at.After(now) {
 			newest = r.at
 		}
@@ -297,10 +296,10 @@ func (s *Fleet) ordersOf(ctx context.Context, ref model.Ref, f *FleetState, more
 		return err
 	}
 	var damaged []string
-	f.Assigned, damaged, err = etcd.ReadAll[agent.Assignment](ctx, s.db, s.db.Env(ref).Assignment(""), more...)
+	f.Assigned, damaged, err = etcd.ReadAll[model.Assignment](ctx, s.db, s.db.Env(ref).Assignment(""), more...)
 	f.Damaged = append(f.Damaged, damaged...)
 	if err == nil {
-		f.Lockouts, damaged, err = etcd.ReadAll[agent.Lockout](ctx, s.db, s.db.Env(ref).Lockout(""), more...)
+		f.Lockouts, damaged, err = etcd.ReadAll[model.Lockout](ctx, s.db, s.db.Env(ref).Lockout(""), more...)
 		f.Damaged = append(f.Damaged, damaged...)
 	}
 	return err
@@ -319,7 +318,7 @@ func (f FleetState) Known() map[string]bool {
 }
 
 // Desired returns the desired state of one node, assembled from the view as the node itself would read it.
-func (f FleetState) Desired(role, node string) agent.Desired {
+func (f FleetState) Desired(role, node string) model.Desired {
 	d := f.Desires.For(role, node)
 	d.Removed = f.Removed[node]
 	if l, ok := f.Lockouts[node]; ok {
@@ -346,19 +345,19 @@ func (f FleetState) Desired(role, node string) agent.Desired {
 }
 
 // HostList is Hosts, and names the unreadable entries.
-func (s *Fleet) HostList(ctx context.Context, ref model.Ref) (hosts map[string]agent.Host, damaged []string, err error) {
-	hosts, damaged, err = etcd.ReadAll[agent.Host](ctx, s.db, s.db.Env(ref).Hosts())
+func (s *Fleet) HostList(ctx context.Context, ref model.Ref) (hosts map[string]model.Host, damaged []string, err error) {
+	hosts, damaged, err = etcd.ReadAll[model.Host](ctx, s.db, s.db.Env(ref).Hosts())
 	return hosts, damaged, etcd.Wrap(err, "cannot list the hosts of %s", ref)
 }
 
 // Exports returns the host list with the exported facts of its nodes, as nodes read both.
-func (s *Fleet) Exports(ctx context.Context, ref model.Ref) (hosts map[string]agent.Host, exports map[string]agent.Export, err error) {
+func (s *Fleet) Exports(ctx context.Context, ref model.Ref) (hosts map[string]model.Host, exports map[string]model.Export, err error) {
 	hosts, exports, _, err = desired.Listed(ctx, s.db, s.db.Env(ref))
 	return hosts, exports, etcd.Wrap(err, "cannot list the hosts of %s", ref)
 }
 
 // Statuses returns the last readable reports of all nodes.
-func (s *Fleet) Statuses(ctx context.Context, ref model.Ref) (map[string]agent.Status, error) {
+func (s *Fleet) Statuses(ctx context.Context, ref model.Ref) (map[string]model.Status, error) {
 	statuses, _, err := s.statuses(ctx, ref)
 	return statuses, etcd.Wrap(err, "cannot list the statuses of %s", ref)
 }
@@ -367,7 +366,7 @@ func (s *Fleet) Statuses(ctx context.Context, ref model.Ref) (map[string]agent.S
 const statusesInTxn = 40
 
 // StatusesOf returns the statuses of some nodes, by name. A node without a readable status is left out. As One, it may read all reports.
-func (s *Fleet) StatusesOf(ctx context.Context, ref model.Ref, names []string) (map[string]agent.Status, error) {
+func (s *Fleet) StatusesOf(ctx context.Context, ref model.Ref, names []string) (map[string]model.Status, error) {
 	all, err := s.StatusesAsReported(ctx, ref, names)
 	if err == nil {
 		err = etcd.Wrap(s.compare(ctx, ref, all), "cannot read the reports of %s", ref)
@@ -376,13 +375,13 @@ func (s *Fleet) StatusesOf(ctx context.Context, ref model.Ref, names []string) (
 }
 
 // StatusesAsReported is StatusesOf by point reads alone.
-func (s *Fleet) StatusesAsReported(ctx context.Context, ref model.Ref, names []string) (map[string]agent.Status, error) {
-	k, all := s.db.Env(ref), map[string]agent.Status{}
+func (s *Fleet) StatusesAsReported(ctx context.Context, ref model.Ref, names []string) (map[string]model.Status, error) {
+	k, all := s.db.Env(ref), map[string]model.Status{}
 	for part := range slices.Chunk(names, statusesInTxn) {
 		var points []etcd.Point
 		for _, name := range part {
 			points = append(points, etcd.Point{Key: k.Status(name), Read: func(kv *etcd.KV) error {
-				if st := (agent.Status{}); etcd.Into(&st)(kv) == nil { // what a node wrote must not stop the others
+				if st := (model.Status{}); etcd.Into(&st)(kv) == nil { // what a node wrote must not stop the others
 					all[name] = st
 				}
 				return nil
@@ -396,9 +395,9 @@ func (s *Fleet) StatusesAsReported(ctx context.Context, ref model.Ref, names []s
 }
 
 // compare compares statuses whose clocks are ahead with the statuses of all nodes, as statuses does. Without such a clock it reads nothing.
-func (s *Fleet) compare(ctx context.Context, ref model.Ref, some map[string]agent.Status) error {
+func (s *Fleet) compare(ctx context.Context, ref model.Ref, some map[string]model.Status) error {
 	now := time.Now()
-	ahead := func(st agent.Status) bool { return st.SeenAt.Sub(now) > agent.ClockOff }
+	ahead := func(st model.Status) bool { return st.SeenAt.Sub(now) > model.ClockOff }
 	if !slices.ContainsFunc(slices.Collect(maps.Values(some)), ahead) {
 		return nil
 	}
@@ -418,7 +417,7 @@ func (s *Fleet) HostNames(ctx context.Context, ref model.Ref, prefix string, lim
 }
 
 // Hosts returns the host list.
-func (s *Fleet) Hosts(ctx context.Context, ref model.Ref) (map[string]agent.Host, error) {
+func (s *Fleet) Hosts(ctx context.Context, ref model.Ref) (map[string]model.Host, error) {
 	hosts, _, err := s.HostList(ctx, ref)
 	return hosts, err
 }
@@ -440,12 +439,12 @@ func (s *Fleet) ReportedKeys(ctx context.Context, ref model.Ref) (map[string]int
 }
 
 // Runs lists a node's run records, oldest first. damaged names the unreadable ones.
-func (s *Fleet) Runs(ctx context.Context, ref model.Ref, node string) (runs []agent.Run, damaged []string, err error) {
+func (s *Fleet) Runs(ctx context.Context, ref model.Ref, node string) (runs []model.Run, damaged []string, err error) {
 	err = s.db.Scan(ctx, s.db.Env(ref).Runs(node), func(rest string, kv *etcd.KV) error {
-		if rest == agent.PreviewRun {
+		if rest == model.PreviewRun {
 			return nil
 		}
-		r, _, err := agent.DecodeRun(kv.Value)
+		r, _, err := model.DecodeRun(kv.Value)
 		if err != nil {
 			damaged = append(damaged, fmt.Sprintf("%s: %v", etcd.Unescape(rest), err))
 			return nil
@@ -466,7 +465,7 @@ func (s *Fleet) Took(ctx context.Context, ref model.Ref, ids map[string]string) 
 		var points []etcd.Point
 		for _, node := range nodes {
 			points = append(points, etcd.Point{Key: k.Run(node, ids[node]), Read: func(kv *etcd.KV) error {
-				if r, _, err := agent.DecodeRun(kv.Value); err == nil {
+				if r, _, err := model.DecodeRun(kv.Value); err == nil {
 					took[node] = r.Duration
 				}
 				return nil
@@ -521,15 +520,15 @@ func (f FleetState) RoleOf(node string) string {
 }
 
 // Register adds a node to the host list, as desired.Register does.
-func (s *Fleet) Register(ctx context.Context, env string, h agent.Host) error {
+func (s *Fleet) Register(ctx context.Context, env string, h model.Host) error {
 	return desired.Register(ctx, s.db, env, h)
 }
 
 // Request stores a one-time request to a node in its entry of the host list. It returns machines.ErrNotListed for a
 // node outside the list, and ErrRetires for a node with a retirement request, whose author waits for the answer. It
 // does not touch the head of the list: the list itself is unchanged.
-func (s *Fleet) Request(ctx context.Context, ref model.Ref, node string, r agent.Request) error {
-	err := s.ask(ctx, ref, node, r, s.db.Commit, func(h agent.Host, _ *etcd.Batch) error {
+func (s *Fleet) Request(ctx context.Context, ref model.Ref, node string, r model.Request) error {
+	err := s.ask(ctx, ref, node, r, s.db.Commit, func(h model.Host, _ *etcd.Batch) error {
 		if h.Retires() {
 			return ErrRetires
 		}
@@ -542,7 +541,7 @@ func (s *Fleet) Request(ctx context.Context, ref model.Ref, node string, r agent
 func (s *Fleet) Withdraw(ctx context.Context, ref model.Ref, node, request string) error {
 	gone := errors.New("it has no such request")
 	key := s.db.Env(ref).Host(node)
-	err := etcd.Update(ctx, s.db, key, s.db.Commit, func(h *agent.Host, b *etcd.Batch) error {
+	err := etcd.Update(ctx, s.db, key, s.db.Commit, func(h *model.Host, b *etcd.Batch) error {
 		if h == nil || h.Request == nil || h.Request.ID != request {
 			return gone
 		}
@@ -562,11 +561,11 @@ var ErrRetires = errors.New("it is being retired")
 // ask changes the current entry, unless also refuses it. also may add writes to the transaction. A join of the node may
 // write the same entry.
 func (s *Fleet) ask(
-	ctx context.Context, ref model.Ref, node string, r agent.Request, commit func(context.Context, *etcd.Batch) error,
-	also func(agent.Host, *etcd.Batch) error,
+	ctx context.Context, ref model.Ref, node string, r model.Request, commit func(context.Context, *etcd.Batch) error,
+	also func(model.Host, *etcd.Batch) error,
 ) error {
 	key := s.db.Env(ref).Host(node)
-	return etcd.Update(ctx, s.db, key, commit, func(h *agent.Host, b *etcd.Batch) error {
+	return etcd.Update(ctx, s.db, key, commit, func(h *model.Host, b *etcd.Batch) error {
 		if h == nil {
 			return machines.ErrNotListed
 		}

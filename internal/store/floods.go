@@ -8,7 +8,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 )
@@ -63,8 +62,8 @@ type NodeWrite struct {
 	Ref    model.Ref
 	Node   string        // "" for the head of the host list, if the same transaction has no other key of the list: any node may have written it
 	Bytes  int64         // of the key and of the value; 0 for an entry in the host list, which the node does not write itself
-	Status *agent.Status // nil if the write is no readable status
-	Run    *agent.Run    // nil if the write is no readable record of a run, or not its first
+	Status *model.Status // nil if the write is no readable status
+	Run    *model.Run    // nil if the write is no readable record of a run, or not its first
 	Shown  string        // what other nodes see of this one, as text to compare; "" for other writes
 }
 
@@ -132,16 +131,16 @@ func (s *Fleet) nodeWrite(e *clientv3.Event) (w NodeWrite, ok bool) {
 	k := s.db.Env(ref)
 	switch {
 	case strings.HasPrefix(key, k.Statuses()):
-		var st agent.Status
+		var st model.Status
 		if etcd.Decode(key, e.Kv.Value, &st) == nil {
 			w.Status = &st
 		}
 	case len(parts) == 4 && strings.HasPrefix(key, s.db.Keys.AllRuns()):
-		if run, _, err := agent.DecodeRun(e.Kv.Value); err == nil && e.IsCreate() && parts[3] != agent.PreviewRun {
+		if run, _, err := model.DecodeRun(e.Kv.Value); err == nil && e.IsCreate() && parts[3] != model.PreviewRun {
 			w.Run = &run
 		}
 	case strings.HasPrefix(key, k.Exports()):
-		var export agent.Export
+		var export model.Export
 		w.Node = etcd.Unescape(strings.TrimPrefix(key, k.Exports()))
 		w.Shown = "export unreadable"
 		if etcd.Decode(key, e.Kv.Value, &export) == nil {
@@ -149,7 +148,7 @@ func (s *Fleet) nodeWrite(e *clientv3.Event) (w NodeWrite, ok bool) {
 		}
 	case strings.HasPrefix(key, k.Hosts()):
 		w.Node, w.Bytes = etcd.Unescape(strings.TrimPrefix(key, k.Hosts())), 0
-		var host agent.Host
+		var host model.Host
 		if etcd.Decode(key, e.Kv.Value, &host) != nil {
 			return w, false
 		}

@@ -12,7 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -45,12 +45,12 @@ func TestWatchNamesWritersOfTheHostList(t *testing.T) {
 		case <-time.After(10 * time.Millisecond):
 		}
 	}
-	who := agent.Identity{Node: "web1", Role: "web", Environment: "dev"}
+	who := model.Identity{Node: "web1", Role: "web", Environment: "dev"}
 	if err := errors.Join(
-		st.Node.PublishExport(t.Context(), who, agent.Export{Facts: map[string]json.RawMessage{"f": json.RawMessage("1")}}, true),
+		st.Node.PublishExport(t.Context(), who, model.Export{Facts: map[string]json.RawMessage{"f": json.RawMessage("1")}}, true),
 		do(clientv3.OpPut(head, "x")),
 		do(clientv3.OpPut(export+"web2", large), clientv3.OpPut(head, large)),
-		st.Fleet.Register(t.Context(), "dev", agent.Host{Node: "web3", Role: "web"}),
+		st.Fleet.Register(t.Context(), "dev", model.Host{Node: "web3", Role: "web"}),
 		do(clientv3.OpPut("/pulley/v1/environments/dev/gate", large)),
 		do(clientv3.OpPut(export+"end", "x")),
 	); err != nil {

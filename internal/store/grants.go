@@ -58,7 +58,7 @@ func (s *Access) NodeGrants(env, node string) []Grant {
 	}
 }
 
-// Bytes of the values that a node writes. Its agent writes less: see agent/report.go, agent/record.go, agent/preview.go, internal/facts and internal/hosts.
+// Bytes of the values that a node writes. Its agent writes less: see agent/report.go, internal/model/record.go, agent/preview.go, internal/facts and internal/hosts.
 const (
 	statusAtMost, runAtMost, previewAtMost = 16 << 10, 16 << 10, 64 << 10
 	factsAtMost, exportAtMost              = 32 << 10, 32 << 10

@@ -8,8 +8,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 	"pulley/internal/release"
 )
 
@@ -51,7 +51,7 @@ func (s *Targets) PruneHistory(ctx context.Context, env string, keep int, now ti
 }
 
 // newestEpoch returns the epoch that the key of the newest change names; 0: there is no change.
-func newestEpoch(ctx context.Context, db *etcd.DB, k etcd.EnvKeys) (newest agent.Epoch, err error) {
+func newestEpoch(ctx context.Context, db *etcd.DB, k etcd.EnvKeys) (newest model.Epoch, err error) {
 	err = db.ScanDown(ctx, k.History(), func(rest string, _ *etcd.KV) error {
 		if _, err := fmt.Sscanf(rest, "%d", &newest); err != nil || k.Change(newest) != k.History()+rest {
 			newest = 0
@@ -63,9 +63,9 @@ func newestEpoch(ctx context.Context, db *etcd.DB, k etcd.EnvKeys) (newest agent
 }
 
 // unneeded returns the epochs of a history, newest first, that PruneHistory deletes, oldest first.
-func unneeded(history []Change, keep int, now time.Time) (epochs []agent.Epoch) {
-	needed, last, set := map[agent.Epoch]bool{}, map[etcd.Scope]bool{}, map[etcd.Scope]bool{}
-	released, data, dataSet, highest := agent.Epoch(0), agent.Epoch(0), Change{}, agent.Target{}
+func unneeded(history []Change, keep int, now time.Time) (epochs []model.Epoch) {
+	needed, last, set := map[model.Epoch]bool{}, map[etcd.Scope]bool{}, map[etcd.Scope]bool{}
+	released, data, dataSet, highest := model.Epoch(0), model.Epoch(0), Change{}, model.Target{}
 	for i, c := range history {
 		if i < keep || !last[c.Scope()] || c.setsRelease() && !set[c.Scope()] {
 			needed[c.Epoch] = true
@@ -118,7 +118,7 @@ func reachable(history []Change, scope etcd.Scope, each func(Change) bool) {
 }
 
 // OldestReachable returns the oldest epoch to whose target a rollback can return: 0 for the state before the first change.
-func OldestReachable(history []Change) agent.Epoch {
+func OldestReachable(history []Change) model.Epoch {
 	if len(history) == 0 {
 		return 0
 	}

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -24,7 +24,7 @@ func TestPruneHistoryKeepsWhatDecisionsNeed(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	change := func(epoch int, role, node, release string, data agent.Generation) {
+	change := func(epoch int, role, node, release string, data model.Generation) {
 		t.Helper()
 		put(fmt.Sprintf("/pulley/v1/environments/dev/history/%012d", epoch),
 			fmt.Sprintf(`{"v":1,"epoch":%d,"kind":"promote","role":%q,"node":%q,"after":{"release":%q,"data":%d},"at":"2026-03-04T05:06:07Z"}`, epoch, role, node, release, data))
@@ -50,11 +50,11 @@ func TestPruneHistoryKeepsWhatDecisionsNeed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var left []agent.Epoch
+	var left []model.Epoch
 	for _, c := range history {
 		left = append(left, c.Epoch)
 	}
-	if want := []agent.Epoch{130, 129, 128, 6, 5, 4, 3}; !slices.Equal(left, want) {
+	if want := []model.Epoch{130, 129, 128, 6, 5, 4, 3}; !slices.Equal(left, want) {
 		t.Errorf("left %v, want %v", left, want)
 	}
 	permits := slices.DeleteFunc(server.Keys(), func(key string) bool { return !strings.HasPrefix(key, "/pulley/v1/environments/dev/rollbacks/") })
@@ -93,11 +93,11 @@ func TestPruneHistoryKeepsTheSettingChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	history, _, err := st.Targets.History(ctx, dev, 0)
-	var left []agent.Epoch
+	var left []model.Epoch
 	for _, c := range history {
 		left = append(left, c.Epoch)
 	}
-	if want := []agent.Epoch{20, 19, 18, 5, 4, 3, 2, 1}; err != nil || !slices.Equal(left, want) {
+	if want := []model.Epoch{20, 19, 18, 5, 4, 3, 2, 1}; err != nil || !slices.Equal(left, want) {
 		t.Errorf("left %v, want %v; %v", left, want, err)
 	}
 }
@@ -129,9 +129,9 @@ func TestPruneHistoryKeepsEvidence(t *testing.T) {
 // A rollback that steps over deleted changes would restore a target that was never before.
 func TestUndoStopsAtDeletedChanges(t *testing.T) {
 	t.Parallel()
-	target := func(release string) agent.Target { return agent.Target{Release: release} }
+	target := func(release string) model.Target { return model.Target{Release: release} }
 	var history []store.Change // newest first, with a gap before the oldest two
-	for epoch := agent.Epoch(5000); epoch > 5000-store.HistoryKept; epoch-- {
+	for epoch := model.Epoch(5000); epoch > 5000-store.HistoryKept; epoch-- {
 		history = append(history, store.Change{Epoch: epoch, Kind: store.Promoted, Before: target(fmt.Sprintf("1.0.%d", epoch-1)), After: target(fmt.Sprintf("1.0.%d", epoch))})
 	}
 	oldest := history[len(history)-1]
@@ -178,8 +178,8 @@ func TestUnreadableChangeIsSkippedInListsOnly(t *testing.T) {
 	}
 	put(2, "?")
 	put(5, `{"v":1,"epoch":9,"kind":"promote"}`)
-	for limit, want := range map[int][]agent.Epoch{0: {4, 3, 1}, 1: {4}, 3: {4, 3, 1}} {
-		var got []agent.Epoch
+	for limit, want := range map[int][]model.Epoch{0: {4, 3, 1}, 1: {4}, 3: {4, 3, 1}} {
+		var got []model.Epoch
 		all, damaged, err := st.Targets.History(ctx, dev, limit)
 		for _, c := range all {
 			got = append(got, c.Epoch)

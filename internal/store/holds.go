@@ -8,16 +8,15 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 )
 
 // Holds reads the holds of an environment. damaged names the unreadable ones.
-func (s *Fleet) Holds(ctx context.Context, ref model.Ref) (holds map[etcd.Scope]agent.Hold, damaged []string, err error) {
+func (s *Fleet) Holds(ctx context.Context, ref model.Ref) (holds map[etcd.Scope]model.Hold, damaged []string, err error) {
 	k, unknown := s.db.Env(ref), []string{}
-	holds = map[etcd.Scope]agent.Hold{}
-	damaged, err = etcd.Collect(ctx, s.db, k.Holds(), func(rest string, h agent.Hold, _ int64) {
+	holds = map[etcd.Scope]model.Hold{}
+	damaged, err = etcd.Collect(ctx, s.db, k.Holds(), func(rest string, h model.Hold, _ int64) {
 		if scope, ok := etcd.ScopeOf(rest, "all"); ok {
 			holds[scope] = h
 		} else {
@@ -28,8 +27,8 @@ func (s *Fleet) Holds(ctx context.Context, ref model.Ref) (holds map[etcd.Scope]
 }
 
 // HoldOf reads a scope's own hold, and the revision for Hold. It is nil if there is none, or if it is unreadable.
-func (s *Fleet) HoldOf(ctx context.Context, ref model.Ref, scope etcd.Scope) (*agent.Hold, int64, error) {
-	h, revision, err := etcd.Single[agent.Hold](ctx, s.db, s.db.Env(ref).Hold(scope))
+func (s *Fleet) HoldOf(ctx context.Context, ref model.Ref, scope etcd.Scope) (*model.Hold, int64, error) {
+	h, revision, err := etcd.Single[model.Hold](ctx, s.db, s.db.Env(ref).Hold(scope))
 	if errors.As(err, new(*etcd.UnreadableError)) {
 		err = nil
 	}
@@ -38,7 +37,7 @@ func (s *Fleet) HoldOf(ctx context.Context, ref model.Ref, scope etcd.Scope) (*a
 
 // Hold sets a hold on a scope. It replaces the hold of that revision, 0 for none, and returns ErrConflict if the scope
 // has another one. With lasts > 0 a lease of etcd ends it, which depends on no client's clock.
-func (s *Fleet) Hold(ctx context.Context, ref model.Ref, scope etcd.Scope, h agent.Hold, lasts time.Duration, revision int64) error {
+func (s *Fleet) Hold(ctx context.Context, ref model.Ref, scope etcd.Scope, h model.Hold, lasts time.Duration, revision int64) error {
 	var opts []clientv3.OpOption
 	if lasts > 0 {
 		lease, err := s.db.Grant(ctx, lasts)
@@ -54,7 +53,7 @@ func (s *Fleet) Hold(ctx context.Context, ref model.Ref, scope etcd.Scope, h age
 
 // HoldUnlessHeld sets a hold on a scope without a hold of its own, and reports whether it did. An operator's hold
 // stays.
-func (s *Fleet) HoldUnlessHeld(ctx context.Context, ref model.Ref, scope etcd.Scope, h agent.Hold) (bool, error) {
+func (s *Fleet) HoldUnlessHeld(ctx context.Context, ref model.Ref, scope etcd.Scope, h model.Hold) (bool, error) {
 	h.Scope = scope.Segment("all")
 	_, err := s.db.Replace(ctx, s.db.Env(ref).Hold(scope), h, 0)
 	if errors.Is(err, etcd.ErrConflict) {
@@ -97,7 +96,7 @@ func (s *Fleet) EndHolds(ctx context.Context, now time.Time) (ended int, err err
 
 // endHold removes a hold whose end has passed, and renews the lease of another one.
 func (s *Fleet) endHold(ctx context.Context, kv *etcd.KV, now time.Time) (removed bool, err error) {
-	var h agent.Hold
+	var h model.Hold
 	if etcd.Decode(string(kv.Key), kv.Value, &h) != nil || h.Until.IsZero() {
 		return false, nil // lists of holds show an unreadable one
 	}

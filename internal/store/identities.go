@@ -10,7 +10,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/desired"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
@@ -59,7 +58,7 @@ type Duplicate struct {
 type Removal struct {
 	At   time.Time   `json:"at"`
 	By   string      `json:"by,omitempty"`
-	Why  agent.Prose `json:"why,omitempty"`
+	Why  model.Prose `json:"why,omitempty"`
 	Left bool        `json:"left,omitempty"` // it left by itself: it may return with its token
 
 	Rotate bool `json:"rotate,omitempty"` // its identities must decrypt no later secret: the secrets that it could read are to be rotated
@@ -156,13 +155,13 @@ func (s *Identities) NoteDuplicate(ctx context.Context, ref model.Ref, node stri
 
 // UpdateHost writes into the host list what a machine may say of itself: its hostname and addresses. A request to the previous machine
 // does not carry over to another machine. It returns ErrConflict if the identity was written since revision.
-func (s *Identities) UpdateHost(ctx context.Context, ref model.Ref, i Identity, revision int64, is agent.Host, now time.Time) error {
+func (s *Identities) UpdateHost(ctx context.Context, ref model.Ref, i Identity, revision int64, is model.Host, now time.Time) error {
 	k := s.db.Env(ref)
-	old, listed, err := etcd.Single[agent.Host](ctx, s.db, k.Host(i.Node))
+	old, listed, err := etcd.Single[model.Host](ctx, s.db, k.Host(i.Node))
 	if err != nil {
 		return err
 	}
-	h := agent.Host{Node: i.Node, Role: i.Role, At: now, By: "join"}
+	h := model.Host{Node: i.Node, Role: i.Role, At: now, By: "join"}
 	if old != nil {
 		h = *old
 	}

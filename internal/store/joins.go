@@ -7,7 +7,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/desired"
 	"pulley/internal/etcd"
@@ -23,7 +22,7 @@ type JoinFacts struct {
 	Minted   int64 // creation of the token
 	Identity *Identity
 	Changed  int64 // last write of the identity
-	Host     *agent.Host
+	Host     *model.Host
 	Listed   int64       // last write of the host
 	Machine  *FirstBoot  // of the joining machine
 	Holder   *FirstBoot  // of the machine that has the name, if it is another one
@@ -89,7 +88,7 @@ func (s *Joins) Facts(ctx context.Context, token string, ref model.Ref, node, ma
 type Join struct {
 	Token    Token // with its use counted
 	Identity Identity
-	Host     agent.Host
+	Host     model.Host
 	Machine  FirstBoot
 }
 

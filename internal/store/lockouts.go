@@ -7,7 +7,6 @@ import (
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
@@ -29,7 +28,7 @@ func (s *Identities) noteLockout(ctx context.Context, ref model.Ref, name pki.Na
 	k, node, guards := s.db.Env(ref), name.Subject, map[string]int64{}
 	var identity *Identity
 	var spec *environments.Environment
-	var old *agent.Lockout
+	var old *model.Lockout
 	listed := false
 	_, err := s.db.Read(ctx, guards,
 		etcd.Point{Key: k.Identity(node), Read: etcd.Into(&identity)},
@@ -49,7 +48,7 @@ func (s *Identities) noteLockout(ctx context.Context, ref model.Ref, name pki.Na
 	if _, err := s.access.rolesOf(ctx, name.String()); !errors.Is(err, rpctypes.ErrUserNotFound) { // it was made a moment ago
 		return err
 	}
-	l := agent.Lockout{Node: node, User: name.String(), First: now, Last: now}
+	l := model.Lockout{Node: node, User: name.String(), First: now, Last: now}
 	if old != nil && old.User == l.User {
 		l.First = old.First
 	}
@@ -72,7 +71,7 @@ func (i *Identity) supersedes(name pki.Name, issued time.Time) bool {
 func (s *Identities) ForgetLockouts(ctx context.Context, ref model.Ref, last time.Time) error {
 	prefix := s.db.Env(ref).Lockout("")
 	var old []*etcd.Batch
-	_, err := etcd.Collect(ctx, s.db, prefix, func(rest string, l agent.Lockout, revision int64) {
+	_, err := etcd.Collect(ctx, s.db, prefix, func(rest string, l model.Lockout, revision int64) {
 		if key := prefix + rest; !l.Last.After(last) {
 			old = append(old, etcd.If(etcd.Same(key, revision)).Delete(key))
 		}

@@ -4,8 +4,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -78,15 +78,15 @@ func TestLockoutsAreOfExpectedNodes(t *testing.T) {
 	}
 
 	// Its report ends it, also one of a clock that is ahead.
-	l := agent.Lockout{Last: time.Now()}
-	for say, st := range map[string]agent.Status{
+	l := model.Lockout{Last: time.Now()}
+	for say, st := range map[string]model.Status{
 		"before": {SeenAt: l.Last.Add(-time.Second)}, "ahead, before": {SeenAt: l.Last.Add(time.Hour), Before: l.Last.Add(-time.Minute)},
 	} {
 		if st.Ends(l) {
 			t.Error(say)
 		}
 	}
-	if after := (&agent.Status{SeenAt: l.Last.Add(time.Second)}); !after.Ends(l) {
+	if after := (&model.Status{SeenAt: l.Last.Add(time.Second)}); !after.Ends(l) {
 		t.Error("after")
 	}
 	if err := st.Joins.RemoveNode(ctx, dev, "controller2", store.Removal{At: time.Now()}); err != nil {

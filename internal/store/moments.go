@@ -13,7 +13,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 )
@@ -26,7 +25,7 @@ type Moment struct {
 
 // Reach is the newest change of an environment.
 type Reach struct {
-	Epoch  agent.Epoch `json:"epoch"`
+	Epoch  model.Epoch `json:"epoch"`
 	Change string      `json:"change,omitempty"` // digest of its record, which never changes; "": there is none, or an unreadable one, which doctor deletes
 
 	// Acts that raise no epoch: abort, pause, skip and hold.
@@ -70,7 +69,7 @@ func (s *Targets) Moment(ctx context.Context, refs []model.Ref, before Moment) (
 			return now, etcd.Wrap(err, "cannot see whether etcd went back in time")
 		}
 		for i, ref := range part {
-			var gate agent.Gate
+			var gate model.Gate
 			all := resp.Responses[5*i : 5*i+5]
 			kvs := all[0].GetResponseRange().Kvs
 			if len(kvs) == 0 || etcd.Into(&gate)(kvs[0]) != nil {
@@ -178,7 +177,7 @@ func (m Moment) Behind(before Moment) (names []string) {
 
 // GoneBack marks an environment whose etcd was seen to be farther: as Anchor does after a restore. It does nothing, and returns 0, if
 // that was done since then, by `pulley restore`, by an operator or by another serve.
-func (s *Targets) GoneBack(ctx context.Context, ref model.Ref, before Moment, a Author) (epoch agent.Epoch, err error) {
+func (s *Targets) GoneBack(ctx context.Context, ref model.Ref, before Moment, a Author) (epoch model.Epoch, err error) {
 	err = etcd.Retry(ctx, func() error {
 		if marked, err := s.Rewound(ctx, ref); err != nil || marked {
 			return err
@@ -193,8 +192,8 @@ func (s *Targets) GoneBack(ctx context.Context, ref model.Ref, before Moment, a 
 // Nothing but operators may change its nodes until then: what etcd has of them is old.
 func (s *Targets) Rewound(ctx context.Context, ref model.Ref) (bool, error) {
 	k := s.db.Env(ref)
-	gate, _, err := etcd.Single[agent.Gate](ctx, s.db, k.Gate())
-	if err != nil || gate == nil || gate.State == agent.GateOpen || gate.Rollout != "" {
+	gate, _, err := etcd.Single[model.Gate](ctx, s.db, k.Gate())
+	if err != nil || gate == nil || gate.State == model.GateOpen || gate.Rollout != "" {
 		return false, err
 	}
 	c, _, err := etcd.Single[Change](ctx, s.db, k.Change(gate.Epoch))

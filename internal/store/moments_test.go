@@ -7,7 +7,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/model"
 	"pulley/internal/store"
@@ -29,7 +28,7 @@ func TestMomentsThatGoBack(t *testing.T) {
 	change := func() {
 		t.Helper()
 		d := desires(t, st, dev)
-		if _, err := st.Targets.Promote(ctx, dev, d, store.Scope{Role: "web"}, store.Promoted, agent.Target{}, me); err != nil {
+		if _, err := st.Targets.Promote(ctx, dev, d, store.Scope{Role: "web"}, store.Promoted, model.Target{}, me); err != nil {
 			t.Fatal(err)
 		}
 	}

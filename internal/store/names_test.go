@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // A shell completes what all suggestions have in common. If the names that are left out differ earlier, it would complete a
@@ -13,7 +13,7 @@ func TestSomeNamesHaveThePrefixOfAll(t *testing.T) {
 	t.Parallel()
 	st := open(t, shared.Keyspace(t), "")
 	for _, node := range []string{"compute1", "compute10", "compute100", "compute2", "web1"} {
-		if err := st.Fleet.Register(t.Context(), "dev", agent.Host{Node: node, Role: "compute"}); err != nil {
+		if err := st.Fleet.Register(t.Context(), "dev", model.Host{Node: node, Role: "compute"}); err != nil {
 			t.Fatal(err)
 		}
 	}

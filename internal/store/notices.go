@@ -7,9 +7,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/clip"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 )
 
 // noticesKept is the lifetime of a notice. Within this time no serve sends the same notice twice.
@@ -91,14 +91,14 @@ type Notice struct {
 	Number      int         `json:"number,omitempty"` // of the notices of this cause
 	Ended       bool        `json:"ended,omitempty"`  // the trouble did
 	Again       bool        `json:"again,omitempty"`  // it began, and an earlier one ended within the hour before
-	Hold        *agent.Hold `json:"hold,omitempty"`
+	Hold        *model.Hold `json:"hold,omitempty"`
 	TookSeconds int64       `json:"took_seconds,omitempty"`
 	Since       time.Time   `json:"since,omitzero"`
-	Problem     agent.Prose `json:"problem,omitempty"` // as the machine reported it
+	Problem     model.Prose `json:"problem,omitempty"` // as the machine reported it
 	At          time.Time   `json:"at"`
 	State       NoticeState `json:"state"`
 	Attempts    int         `json:"attempts,omitempty"`
-	Error       agent.Prose `json:"error,omitempty"` // of the last attempt, without secrets
+	Error       model.Prose `json:"error,omitempty"` // of the last attempt, without secrets
 
 	Revision int64 `json:"-"` // of the last write
 }
@@ -107,7 +107,7 @@ type Notice struct {
 // it.
 func (s *Notices) Add(ctx context.Context, n Notice) (added bool, err error) {
 	n.State, n.Hostname, n.Step = NoticeSending, clip.Text(n.Hostname, maxBootWord), clip.Text(n.Step, maxBootWord)
-	n.Problem = agent.Prose(clip.Text(string(n.Problem), maxBootError))
+	n.Problem = model.Prose(clip.Text(string(n.Problem), maxBootError))
 	key := s.db.Keys.Notice(n.ID)
 	exists, err := s.db.Get(ctx, key, clientv3.WithCountOnly())
 	if err == nil && exists.Count > 0 {
@@ -143,7 +143,7 @@ func (s *Notices) List(ctx context.Context) (all []Notice, damaged []string, err
 
 // End stores the outcome of sending a notice. The caller's claim is its guard: no other serve writes the key.
 func (s *Notices) End(ctx context.Context, n Notice) error {
-	n.Error = agent.Prose(clip.Text(string(n.Error), 256))
+	n.Error = model.Prose(clip.Text(string(n.Error), 256))
 	key := s.db.Keys.Notice(n.ID)
 	err := s.db.Commit(ctx, etcd.If(etcd.Exists(key)).Put(key, n, clientv3.WithIgnoreLease()))
 	if errors.Is(err, etcd.ErrConflict) { // a concurrent destruction of the environment deleted its notices

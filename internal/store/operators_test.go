@@ -14,9 +14,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/model"
 	"pulley/internal/release"
 	"pulley/internal/release/choice"
 	"pulley/internal/release/trust"
@@ -60,14 +60,14 @@ func TestRollbackKeepsConcurrentPromotion(t *testing.T) {
 // A rollback that only undoes a signature changes no release when an operator needs it.
 func TestUndoSkipsChangesWithoutEffect(t *testing.T) {
 	t.Parallel()
-	one, two := agent.Target{Release: "1.0.0"}, agent.Target{Release: "2.0.0"}
+	one, two := model.Target{Release: "1.0.0"}, model.Target{Release: "2.0.0"}
 	history := []store.Change{
 		{Epoch: 4, Kind: store.Promoted, Before: one, After: one},
 		{Epoch: 3, Kind: store.RolledBack, Before: two, After: one, Undoes: 2},
 		{Epoch: 2, Kind: store.Promoted, Before: one, After: two},
 		{Epoch: 1, Kind: store.Promoted, After: one},
 	}
-	for from, want := range map[int]agent.Epoch{0: 1, 1: 1, 2: 2, 3: 1} {
+	for from, want := range map[int]model.Epoch{0: 1, 1: 1, 2: 2, 3: 1} {
 		if undo, ok := store.Undo(history[from:], store.Scope{}); !ok || undo.Epoch != want {
 			t.Errorf("from epoch %d it reverts %d, want %d", history[from].Epoch, undo.Epoch, want)
 		}
@@ -142,7 +142,7 @@ func TestOtherServersDifferFromRefusals(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := st.Cluster.Ping(t.Context()); !errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), web.URL+": another server answers there") {
+		if err := st.Cluster.Ping(t.Context()); !errors.Is(err, model.ErrUnreachable) || !strings.Contains(err.Error(), web.URL+": another server answers there") {
 			t.Errorf("a web server that says %d: %v", code, err)
 		}
 		if err := st.Close(); err != nil {
@@ -166,7 +166,7 @@ func TestOtherServersDifferFromRefusals(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := st.Cluster.Ping(t.Context())
-	if errors.Is(err, agent.ErrUnreachable) || err == nil || !strings.Contains(err.Error(), "etcd refuses a client without a certificate: ") {
+	if errors.Is(err, model.ErrUnreachable) || err == nil || !strings.Contains(err.Error(), "etcd refuses a client without a certificate: ") {
 		t.Errorf("without an identity: %v", err)
 	}
 }
@@ -186,11 +186,11 @@ func TestHoldsEndOnTimeAfterRestart(t *testing.T) {
 	}
 	now := time.Now()
 	for node, ends := range map[string]time.Duration{"compute1": -time.Second, "compute2": time.Minute} {
-		if err := st.Fleet.Hold(ctx, dev, store.Scope{Node: node}, agent.Hold{Mode: agent.Stop, Until: now.Add(ends)}, time.Hour, 0); err != nil {
+		if err := st.Fleet.Hold(ctx, dev, store.Scope{Node: node}, model.Hold{Mode: model.Stop, Until: now.Add(ends)}, time.Hour, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := st.Fleet.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, 0, 0); err != nil {
+	if err := st.Fleet.Hold(ctx, dev, store.Scope{}, model.Hold{Mode: model.Stop}, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	ended, err := st.Fleet.EndHolds(ctx, now)
@@ -255,7 +255,7 @@ func TestLostAnswerIsReadAgain(t *testing.T) {
 		if back && (err != nil || c.Epoch != d.Gate.Epoch+1) {
 			t.Errorf("the change is in force, and yet: %v", err)
 		}
-		if !back && (!errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), "the outcome is unknown: check `pulley history -e ENVIRONMENT`")) {
+		if !back && (!errors.Is(err, model.ErrUnreachable) || !strings.Contains(err.Error(), "the outcome is unknown: check `pulley history -e ENVIRONMENT`")) {
 			t.Errorf("the outcome is unknown, but the error is: %v", err)
 		}
 	}
@@ -296,7 +296,7 @@ func TestWriteThatWasNotSentHasAnOutcome(t *testing.T) {
 				}
 				return nil, nil
 			})
-			if !errors.Is(err, agent.ErrUnreachable) || errors.Is(err, store.ErrUnknownOutcome) || strings.Contains(err.Error(), "outcome") {
+			if !errors.Is(err, model.ErrUnreachable) || errors.Is(err, store.ErrUnknownOutcome) || strings.Contains(err.Error(), "outcome") {
 				t.Error(err)
 			}
 		})
@@ -381,11 +381,11 @@ func TestForgetDeletesNode(t *testing.T) {
 	st := open(t, server, "")
 	ctx := t.Context()
 	for _, node := range []string{"controller1", "controller10"} {
-		id := agent.Identity{Node: node, Environment: "dev"}
-		if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: node}); err != nil {
+		id := model.Identity{Node: node, Environment: "dev"}
+		if err := st.Fleet.Register(ctx, "dev", model.Host{Node: node}); err != nil {
 			t.Fatal(err)
 		}
-		if err := st.Node.Report(ctx, id, agent.Status{Node: node}, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil); err != nil {
+		if err := st.Node.Report(ctx, id, model.Status{Node: node}, []model.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -429,7 +429,7 @@ func TestLostAnswerIsAnUnknownOutcome(t *testing.T) {
 		if back && err != nil {
 			t.Errorf("the write is in force, and yet: %v", err)
 		}
-		if !back && (!errors.Is(err, store.ErrUnknownOutcome) || !errors.Is(err, agent.ErrUnreachable)) {
+		if !back && (!errors.Is(err, store.ErrUnknownOutcome) || !errors.Is(err, model.ErrUnreachable)) {
 			t.Errorf("nobody knows the outcome, and yet: %v", err)
 		}
 	}

@@ -8,7 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -153,7 +153,7 @@ func TestTargetsAreReadPageByPage(t *testing.T) {
 	}
 	all := func(t *testing.T, d store.Desires, release string) {
 		t.Helper()
-		want := agent.Target{Release: release}
+		want := model.Target{Release: release}
 		if d.Default != want || len(d.Nodes) != nodes {
 			t.Fatalf("default %v, %d nodes", d.Default, len(d.Nodes))
 		}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"testing"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/release/trust"
 )
 
@@ -12,16 +12,16 @@ import (
 // allows.
 func TestPermitCoversEachLowerPart(t *testing.T) {
 	t.Parallel()
-	tree := func(v string, n agent.Generation) agent.Target {
+	tree := func(v string, n model.Generation) model.Target {
 		if v == "" && n == 0 {
-			return agent.Target{}
+			return model.Target{}
 		}
-		return agent.Target{Release: v, Tree: "tree of " + v, Data: n, DataDigest: fmt.Sprint("digest of ", n)}
+		return model.Target{Release: v, Tree: "tree of " + v, Data: n, DataDigest: fmt.Sprint("digest of ", n)}
 	}
-	history := []agent.Target{tree("1.0.0", 0), tree("", 2), tree("1.10.0", 3), tree("1.9.0", 1), tree("nonsense", 0)}
+	history := []model.Target{tree("1.0.0", 0), tree("", 2), tree("1.10.0", 3), tree("1.9.0", 1), tree("nonsense", 0)}
 	for _, c := range []struct {
-		to    agent.Target
-		named []agent.Target
+		to    model.Target
+		named []model.Target
 		want  string
 	}{
 		{tree("1.0.0", 1), nil, "nothing"},
@@ -31,10 +31,10 @@ func TestPermitCoversEachLowerPart(t *testing.T) {
 		{tree("1.10.0-rc1", 4), history, "1.10.0 to 1.10.0-rc1 (tree of 1.10.0-rc1)"},
 		{tree("2.0.0", 2), history, "data 3 to 2 (digest of 2)"},
 		{tree("1.0.0", 2), history, "1.10.0 to 1.0.0 (tree of 1.0.0), data 3 to 2 (digest of 2)"},
-		{agent.Target{Release: "2.0.0", Tree: "x"}, history, "data 3 to 0 ()"},
-		{agent.Target{}, history, "data 3 to 0 ()"}, // roles may have releases of their own, with their data from here
-		{agent.Target{}, []agent.Target{tree("1.0.0", 0)}, "nothing"},
-		{tree("1.0.0", 0), []agent.Target{{Release: "latest", Tree: "x"}}, "nothing"},
+		{model.Target{Release: "2.0.0", Tree: "x"}, history, "data 3 to 0 ()"},
+		{model.Target{}, history, "data 3 to 0 ()"}, // roles may have releases of their own, with their data from here
+		{model.Target{}, []model.Target{tree("1.0.0", 0)}, "nothing"},
+		{tree("1.0.0", 0), []model.Target{{Release: "latest", Tree: "x"}}, "nothing"},
 	} {
 		p, lower := permitFor(c.to, c.named)
 		if got := steps(p); got != c.want || lower != (got != "nothing") {
@@ -64,19 +64,19 @@ func steps(p trust.Permit) string {
 func TestTargetAfterChangeIsInherited(t *testing.T) {
 	t.Parallel()
 	d := Desires{
-		Default: agent.Target{Release: "1.0.0", Tree: "a", Data: 4, DataDigest: "d"},
-		Roles:   map[string]agent.Target{"compute": {Release: "2.0.0", Tree: "b"}},
-		Nodes:   map[string]agent.Target{"compute1": {Release: "3.0.0", Tree: "c"}},
+		Default: model.Target{Release: "1.0.0", Tree: "a", Data: 4, DataDigest: "d"},
+		Roles:   map[string]model.Target{"compute": {Release: "2.0.0", Tree: "b"}},
+		Nodes:   map[string]model.Target{"compute1": {Release: "3.0.0", Tree: "c"}},
 	}
 	for _, c := range []struct {
 		change Change
 		want   string
 	}{
-		{Change{After: agent.Target{Release: "0.9.0", Tree: "z"}}, "0.9.0"},
+		{Change{After: model.Target{Release: "0.9.0", Tree: "z"}}, "0.9.0"},
 		{Change{Role: "compute"}, "1.0.0 with data 4"},
-		{Change{Role: "compute", After: agent.Target{Release: "0.9.0", Tree: "z"}}, "0.9.0 with data 4"},
+		{Change{Role: "compute", After: model.Target{Release: "0.9.0", Tree: "z"}}, "0.9.0 with data 4"},
 		{Change{Node: "compute1"}, "2.0.0 with data 4"},
-		{Change{Node: "compute1", After: agent.Target{Data: 2, DataDigest: "e"}}, "2.0.0 with data 2"},
+		{Change{Node: "compute1", After: model.Target{Data: 2, DataDigest: "e"}}, "2.0.0 with data 2"},
 	} {
 		if got := d.after(c.change, "compute").String(); got != c.want {
 			t.Errorf("%s, %s: %s, want %s", c.change.Scope(), c.change.After, got, c.want)

@@ -8,7 +8,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/release"
@@ -64,10 +63,10 @@ func (s *Targets) signedPermit(ctx context.Context, ref model.Ref, d Desires, hi
 }
 
 // maxEpoch is the highest epoch of a key: keys have 12 digits, and a number above them would sort before others.
-const maxEpoch agent.Epoch = 1_000_000_000_000 - 1
+const maxEpoch model.Epoch = 1_000_000_000_000 - 1
 
 // PlausibleEpoch reports whether a change can have an epoch at a time: nodes use nothing that is signed under a higher one.
-func PlausibleEpoch(e agent.Epoch, now time.Time) bool {
+func PlausibleEpoch(e model.Epoch, now time.Time) bool {
 	return e <= maxEpoch && trust.PlausibleEpoch(int64(e), now)
 }
 
@@ -76,7 +75,7 @@ func PlausibleEpoch(e agent.Epoch, now time.Time) bool {
 const ahead = 10 * time.Minute
 
 // PossibleEpoch reports whether a change of the history can have an epoch at a time.
-func PossibleEpoch(e agent.Epoch, now time.Time) bool { return PlausibleEpoch(e, now.Add(ahead)) }
+func PossibleEpoch(e model.Epoch, now time.Time) bool { return PlausibleEpoch(e, now.Add(ahead)) }
 
 // past is the history that led to some targets, oldest first.
 type past []entry
@@ -125,8 +124,8 @@ func (p past) changes() []Change {
 }
 
 // epochs lists the epochs of the readable changes.
-func (p past) epochs() []agent.Epoch {
-	var all []agent.Epoch
+func (p past) epochs() []model.Epoch {
+	var all []model.Epoch
 	for _, c := range p.changes() {
 		all = append(all, c.Epoch)
 	}
@@ -136,8 +135,8 @@ func (p past) epochs() []agent.Epoch {
 // named lists every earlier target: a node that was offline may have any of them. It ignores the present targets and those
 // before a change, and data that no change can have: a target that was written without Pulley would make signers permit
 // steps from any height.
-func (p past) named(now time.Time) []agent.Target {
-	var all []agent.Target
+func (p past) named(now time.Time) []model.Target {
+	var all []model.Target
 	for _, c := range p.changes() {
 		all = append(all, c.Named(now)...)
 	}
@@ -145,14 +144,14 @@ func (p past) named(now time.Time) []agent.Target {
 }
 
 // Named returns the targets that nodes may have by a change: its own and that of its rollout, without data that no change can have.
-func (c Change) Named(now time.Time) []agent.Target {
-	named := []agent.Target{c.After}
+func (c Change) Named(now time.Time) []model.Target {
+	named := []model.Target{c.After}
 	if c.Rollout != nil {
 		named = append(named, c.Rollout.Target)
 	}
 	for i, t := range named {
 		if !trust.PlausibleData(int64(t.Data), now) {
-			named[i] = agent.Target{Release: t.Release, Tree: t.Tree}
+			named[i] = model.Target{Release: t.Release, Tree: t.Tree}
 		}
 	}
 	return named
@@ -211,7 +210,7 @@ func Gap(history []Change) bool {
 func gap(history []Change) bool {
 	newer := written{}
 	for i, c := range history {
-		if c.Epoch != history[0].Epoch-agent.Epoch(i) || c.altered(newer) {
+		if c.Epoch != history[0].Epoch-model.Epoch(i) || c.altered(newer) {
 			return true
 		}
 		if c.anchors() {
@@ -223,7 +222,7 @@ func gap(history []Change) bool {
 }
 
 // Implausible is the error about a last change that somebody wrote without Pulley.
-func (s *Targets) Implausible(env string, epoch agent.Epoch) error {
+func (s *Targets) Implausible(env string, epoch model.Epoch) error {
 	return fmt.Errorf("the last change of %s has epoch %d, which no change can have\nfind who wrote %s, and delete it from etcd; then run `pulley recover -e %s`",
 		env, epoch, s.db.Keys.Env(env).Change(epoch), env)
 }
@@ -250,7 +249,7 @@ func (s *Targets) Permitted(ctx context.Context, ref model.Ref, d Desires, scope
 	err = s.Permits(ctx, env, func(page []trust.SignedPermit) bool {
 		for _, p := range page {
 			if p.Signatures != nil && p.Until.IsZero() {
-				epoch := agent.Epoch(p.Epoch)
+				epoch := model.Epoch(p.Epoch)
 				release = release || epoch >= releaseSet && p.Release != nil && *p.Release == *needed.Release
 				data = data || epoch >= dataSet && p.Data != nil && *p.Data == *needed.Data
 			}
@@ -262,7 +261,7 @@ func (s *Targets) Permitted(ctx context.Context, ref model.Ref, d Desires, scope
 
 // setAt returns the epochs at which the release and the data that a scope has, or inherits, were set last. Permits of
 // earlier epochs may be used up: a node that went back and up again accepts none of them a second time.
-func (d Desires) setAt(history []Change, scope etcd.Scope, role string) (release, data agent.Epoch) {
+func (d Desires) setAt(history []Change, scope etcd.Scope, role string) (release, data model.Epoch) {
 	chain := []etcd.Scope{scope}
 	if scope.Node != "" && role != "" {
 		chain = append(chain, etcd.Scope{Role: role})
@@ -290,7 +289,7 @@ func (d Desires) setAt(history []Change, scope etcd.Scope, role string) (release
 
 // Lowers reports whether a scope's target is lower than an earlier one: nodes with allowed signers then need a signed
 // permit to take it.
-func (s *Targets) Lowers(ctx context.Context, ref model.Ref, d Desires, scope etcd.Scope, after agent.Target, now time.Time) (bool, error) {
+func (s *Targets) Lowers(ctx context.Context, ref model.Ref, d Desires, scope etcd.Scope, after model.Target, now time.Time) (bool, error) {
 	history, err := s.past(ctx, ref.String(), d)
 	if err != nil {
 		return false, err
@@ -323,22 +322,22 @@ func (s *Targets) roleOfScope(ctx context.Context, env string, scope etcd.Scope)
 
 // roleOf returns the role of a node, as FleetState.RoleOf does, with point reads.
 func (s *Targets) roleOf(ctx context.Context, env, node string) (string, error) {
-	k, f := s.db.Keys.Env(env), FleetState{Hosts: map[string]agent.Host{}, Statuses: map[string]agent.Status{}}
+	k, f := s.db.Keys.Env(env), FleetState{Hosts: map[string]model.Host{}, Statuses: map[string]model.Status{}}
 	_, err := s.db.Read(ctx, map[string]int64{},
 		etcd.Point{Key: k.Spec(), Read: func(kv *etcd.KV) (err error) {
 			f.Spec, err = decodeSpec(kv)
 			return err
 		}},
-		etcd.Point{Key: k.Host(node), Read: readable(&f, func(h agent.Host) { f.Hosts[node] = h })},
-		etcd.Point{Key: k.Status(node), Read: readable(&f, func(st agent.Status) { f.Statuses[node] = st })},
+		etcd.Point{Key: k.Host(node), Read: readable(&f, func(h model.Host) { f.Hosts[node] = h })},
+		etcd.Point{Key: k.Status(node), Read: readable(&f, func(st model.Status) { f.Statuses[node] = st })},
 	)
 	return f.RoleOf(node), etcd.Wrap(err, "cannot read the role of %s", node)
 }
 
 // permitFor computes the downgrades that a target needs for nodes on any of the named targets. It compares release and
 // data, whichever changed. A node that missed the permit of an earlier change then needs only this one.
-func permitFor(to agent.Target, named []agent.Target) (p trust.Permit, lower bool) {
-	highest, newest := "", agent.Generation(0)
+func permitFor(to model.Target, named []model.Target) (p trust.Permit, lower bool) {
+	highest, newest := "", model.Generation(0)
 	for _, t := range named {
 		newest = max(newest, t.Data)
 		if _, err := release.ParseVersion(t.Release); err == nil && (highest == "" || release.CompareVersions(t.Release, highest) > 0) {
@@ -355,7 +354,7 @@ func permitFor(to agent.Target, named []agent.Target) (p trust.Permit, lower boo
 }
 
 // after returns the target of the change's scope after the change, for nodes without a closer target.
-func (d Desires) after(c Change, role string) agent.Target {
+func (d Desires) after(c Change, role string) model.Target {
 	t := c.After
 	if c.Node != "" {
 		t = t.Overlay(d.Roles[role])

@@ -3,7 +3,6 @@ package store
 import (
 	"context"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 )
@@ -15,7 +14,7 @@ type Presigned struct {
 	CA          string `json:"ca,omitempty"`
 	CRL         string `json:"crl,omitempty"` // at the time of the signature; "": too long to keep
 
-	Problem agent.Prose `json:"problem,omitempty"` // of the last attempt to get the certificate before the join
+	Problem model.Prose `json:"problem,omitempty"` // of the last attempt to get the certificate before the join
 }
 
 // Presigned reads what was made for a node; nil for nothing.
@@ -118,7 +117,7 @@ func (h Holder) Awaited() bool { return !h.Identity.Live() && !h.Listed && !h.Un
 // Holder reads the holder of a node's name.
 func (s *Joins) Holder(ctx context.Context, ref model.Ref, node string) (h Holder, err error) {
 	k := s.db.Env(ref)
-	var host *agent.Host
+	var host *model.Host
 	var cleanup *Cleanup
 	var made *Presigned
 	_, err = s.db.Read(ctx, map[string]int64{},

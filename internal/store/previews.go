@@ -12,7 +12,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 )
@@ -32,7 +31,7 @@ type Previews struct {
 
 // OrderPreviews writes an order for each node. A node has one order at a time: with a second one, OrderPreviews writes none
 // and returns an error that wraps ErrConflict.
-func (s *Fleet) OrderPreviews(ctx context.Context, ref model.Ref, orders map[string]agent.PreviewOrder) (*Previews, error) {
+func (s *Fleet) OrderPreviews(ctx context.Context, ref model.Ref, orders map[string]model.PreviewOrder) (*Previews, error) {
 	lease, err := s.db.Grant(ctx, previewLasts)
 	if err != nil {
 		return nil, fmt.Errorf("cannot order a preview: %w", err)
@@ -57,14 +56,14 @@ func (s *Fleet) OrderPreviews(ctx context.Context, ref model.Ref, orders map[str
 }
 
 // PreviewOrders lists the preview orders of an environment, by node. damaged names unreadable keys.
-func (s *Fleet) PreviewOrders(ctx context.Context, ref model.Ref) (orders map[string]agent.PreviewOrder, damaged []string, err error) {
-	orders, damaged, err = etcd.ReadAll[agent.PreviewOrder](ctx, s.db, s.db.Env(ref).PreviewOrders())
+func (s *Fleet) PreviewOrders(ctx context.Context, ref model.Ref) (orders map[string]model.PreviewOrder, damaged []string, err error) {
+	orders, damaged, err = etcd.ReadAll[model.PreviewOrder](ctx, s.db, s.db.Env(ref).PreviewOrders())
 	return orders, damaged, etcd.Wrap(err, "cannot list the preview orders of %s", ref)
 }
 
 // inPreview returns which of these nodes has an order of another command.
-func (s *Fleet) inPreview(ctx context.Context, k etcd.EnvKeys, orders map[string]agent.PreviewOrder) error {
-	others, _, err := etcd.ReadAll[agent.PreviewOrder](ctx, s.db, k.PreviewOrders())
+func (s *Fleet) inPreview(ctx context.Context, k etcd.EnvKeys, orders map[string]model.PreviewOrder) error {
+	others, _, err := etcd.ReadAll[model.PreviewOrder](ctx, s.db, k.PreviewOrders())
 	for node, o := range others {
 		if own, ordered := orders[node]; ordered && own.ID != o.ID {
 			return fmt.Errorf("cannot order a preview of %s: %w: %s ordered one at %s, which has not ended\ntry again in a minute: the orders of a command end a minute after it", node, etcd.ErrConflict, o.By, o.At.Format(time.RFC3339))

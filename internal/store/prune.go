@@ -9,9 +9,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 	"pulley/internal/release"
 )
 
@@ -62,7 +62,7 @@ const (
 
 // Use is a target in use, and its user.
 type Use struct {
-	Target agent.Target
+	Target model.Target
 	Kind   UseKind
 	Scope  Scope
 }
@@ -79,7 +79,7 @@ type PruneSet struct {
 // GenerationKey names a generation of an environment's data.
 type GenerationKey struct {
 	Environment string           `json:"environment"`
-	Number      agent.Generation `json:"number"`
+	Number      model.Generation `json:"number"`
 }
 
 // LayerKey names a layer of an environment's data.
@@ -217,14 +217,14 @@ func (s *Prunes) pruneEnvironment(ctx context.Context, env string) (PruneEnviron
 			f.add(c.Rollout.Target, UseAssigned, Scope{Role: c.Role})
 		}
 	}
-	assigned, unassigned, err := etcd.ReadAll[agent.Assignment](ctx, s.db, k.Assignment(""))
+	assigned, unassigned, err := etcd.ReadAll[model.Assignment](ctx, s.db, k.Assignment(""))
 	if err != nil {
 		return f, err
 	}
 	for _, node := range slices.Sorted(maps.Keys(assigned)) {
 		f.add(assigned[node].Target, UseAssigned, Scope{Node: node})
 	}
-	statuses, unread, err := etcd.ReadAll[agent.Status](ctx, s.db, k.Statuses())
+	statuses, unread, err := etcd.ReadAll[model.Status](ctx, s.db, k.Statuses())
 	if err != nil {
 		return f, err
 	}
@@ -258,8 +258,8 @@ func (s *Prunes) pruneEnvironment(ctx context.Context, env string) (PruneEnviron
 	}, clientv3.WithKeysOnly(), clientv3.WithLimit(1000))
 }
 
-func (f *PruneEnvironment) add(t agent.Target, kind UseKind, scope Scope) {
-	if t != (agent.Target{}) {
+func (f *PruneEnvironment) add(t model.Target, kind UseKind, scope Scope) {
+	if t != (model.Target{}) {
 		f.Uses = append(f.Uses, Use{t, kind, scope})
 	}
 }

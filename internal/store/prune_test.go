@@ -12,7 +12,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	pruning "pulley/internal/publish"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
@@ -70,7 +70,7 @@ func line(t *testing.T, st *store.Store, n int) []release.Release {
 	return all
 }
 
-func promoteTo(t *testing.T, st *store.Store, scope store.Scope, target agent.Target) {
+func promoteTo(t *testing.T, st *store.Store, scope store.Scope, target model.Target) {
 	t.Helper()
 	if _, err := st.Targets.Promote(t.Context(), dev, desires(t, st, dev), scope, store.Promoted, target, me); err != nil {
 		t.Fatal(err)
@@ -97,8 +97,8 @@ func TestPruneKeepsReleasesComplete(t *testing.T) {
 	set(t, st, dev, "x", "2", me)
 	promoteTo(t, st, store.Scope{Role: "compute"}, all[1].Target())
 	promoteTo(t, st, store.Scope{}, all[7].Target()) // the newest change: 1.7.0, and before it 1.0.0 with data
-	said := agent.Status{Node: "compute9", Role: "compute", LastGood: all[4].Target(), Enforcing: all[4].Target()}
-	if err := st.Node.Report(ctx, agent.Identity{Environment: "gone", Node: "compute9"}, said, nil, nil); err != nil {
+	said := model.Status{Node: "compute9", Role: "compute", LastGood: all[4].Target(), Enforcing: all[4].Target()}
+	if err := st.Node.Report(ctx, model.Identity{Environment: "gone", Node: "compute9"}, said, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := st.Releases.PutObject(ctx, strings.Repeat("d", 64), []byte("left by a publish that was killed")); err != nil {

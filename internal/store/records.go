@@ -6,7 +6,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/clip"
 	"pulley/internal/etcd"
 	"pulley/internal/machines"
@@ -143,7 +142,7 @@ func (b *booked) is(r *machines.Record) bool {
 
 // clipped bounds text from outside. A provider's or node's answer may be as long as etcd accepts.
 func clipped(r machines.Record) machines.Record {
-	r.Problem = agent.Prose(clip.Text(string(r.Problem), maxWords))
+	r.Problem = model.Prose(clip.Text(string(r.Problem), maxWords))
 	return r
 }
 

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/machines"
 	"pulley/internal/model"
 	"pulley/internal/store"
@@ -21,7 +20,7 @@ func TestAnswerInRecordIsBounded(t *testing.T) {
 	st, ctx := open(t, server, ""), t.Context()
 	a := begin(t, st, dev, "ann")
 	for what, problem := range map[string]string{"words": strings.Repeat("ü", 1<<20), "no text": strings.Repeat("\xff\xfex", 1<<19)} {
-		r := machines.Record{Node: "web1", Name: "web1", Phase: machines.Made, Problem: agent.Prose(problem)}
+		r := machines.Record{Node: "web1", Name: "web1", Phase: machines.Made, Problem: model.Prose(problem)}
 		next := r
 		next.Phase = machines.Retiring
 		for i, err := range []error{a.Put(ctx, r, nil), a.Put(ctx, r, nil), a.Put(ctx, next, &r), a.Put(ctx, r, nil)} {
@@ -130,7 +129,7 @@ func TestStatusOfRetiredNodeIsDeletedUnlessItReports(t *testing.T) {
 	made, making, drained := r, r, r
 	made.Phase, making.Phase, drained.Drained = machines.Made, machines.Making, true
 	steps := map[string]func() error{
-		"joins":         func() error { return st.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"}) },
+		"joins":         func() error { return st.Fleet.Register(ctx, "dev", model.Host{Node: "web1", Role: "web"}) },
 		"speaks":        func() error { return speak(ctx, st) },
 		"is removed":    func() error { return a.Remove(ctx, "web1", "it is retired") },
 		"is drained":    func() error { return a.Put(ctx, drained, &r) },
@@ -191,7 +190,7 @@ func TestReportDuringRecordDeletionStays(t *testing.T) {
 		st, ctx := open(t, server, ""), t.Context()
 		a := begin(t, st, dev, "ann")
 		r := machines.Record{Node: "web1", Name: "web1", Phase: machines.Retiring}
-		if err := errors.Join(a.Put(ctx, r, nil), st.Fleet.Register(ctx, "dev", agent.Host{Node: "web1", Role: "web"}), speak(ctx, st), a.Remove(ctx, "web1", "it is retired")); err != nil {
+		if err := errors.Join(a.Put(ctx, r, nil), st.Fleet.Register(ctx, "dev", model.Host{Node: "web1", Role: "web"}), speak(ctx, st), a.Remove(ctx, "web1", "it is retired")); err != nil {
 			t.Fatal(err)
 		}
 		said := false
@@ -224,8 +223,8 @@ func TestReportDuringRecordDeletionStays(t *testing.T) {
 
 // speak writes every kind of report for web1.
 func speak(ctx context.Context, st *store.Store) error {
-	said := agent.Status{Node: "web1", Role: "web", SeenAt: time.Now()}
-	return st.Node.Report(ctx, agent.Identity{Node: "web1", Role: "web", Environment: "dev"}, said, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil)
+	said := model.Status{Node: "web1", Role: "web", SeenAt: time.Now()}
+	return st.Node.Report(ctx, model.Identity{Node: "web1", Role: "web", Environment: "dev"}, said, []model.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil)
 }
 
 // Otherwise an operator's own hold, and its reason, would vanish without a trace.
@@ -235,18 +234,18 @@ func TestRetirementRecordsReplacedHold(t *testing.T) {
 	st, ctx := open(t, server, ""), t.Context()
 	a := begin(t, st, dev, "ann")
 	node := store.Scope{Node: "web1"}
-	if err := st.Fleet.Hold(ctx, dev, node, agent.Hold{Mode: agent.Freeze, Kind: agent.OperatorHold, Who: "bob", Why: "disk swap"}, time.Minute, 0); err != nil {
+	if err := st.Fleet.Hold(ctx, dev, node, model.Hold{Mode: model.Freeze, Kind: model.OperatorHold, Who: "bob", Why: "disk swap"}, time.Minute, 0); err != nil {
 		t.Fatal(err)
 	}
-	retires := agent.Hold{Mode: agent.Stop, Kind: agent.RetirementHold, Who: "ann", Why: "the file calls for 1 of web"}
-	again := agent.Hold{Mode: agent.Stop, Kind: agent.RetirementHold, Who: "eve", Why: "its retiring was begun and is not done"}
-	for i, h := range []agent.Hold{retires, retires, again, retires} {
+	retires := model.Hold{Mode: model.Stop, Kind: model.RetirementHold, Who: "ann", Why: "the file calls for 1 of web"}
+	again := model.Hold{Mode: model.Stop, Kind: model.RetirementHold, Who: "eve", Why: "its retiring was begun and is not done"}
+	for i, h := range []model.Hold{retires, retires, again, retires} {
 		if err := a.Hold(ctx, "web1", h); err != nil {
 			t.Fatal(err)
 		}
 		f, err := st.Fleet.State(ctx, dev)
 		got := f.Holds[node]
-		if b := got.Replaced; err != nil || got.Why != h.Why || got.Who != h.Who || got.Mode != agent.Stop || b == nil || b.Who != "bob" || b.Why != "disk swap" || b.Mode != agent.Freeze {
+		if b := got.Replaced; err != nil || got.Why != h.Why || got.Who != h.Who || got.Mode != model.Stop || b == nil || b.Who != "bob" || b.Why != "disk swap" || b.Mode != model.Freeze {
 			t.Errorf("hold %d is %+v and replaced %+v, want bob's (%v)", i+1, got, b, err)
 		}
 		resp, err := server.Client().Get(ctx, "/pulley/v1/environments/dev/holds/nodes/web1")
@@ -276,14 +275,14 @@ func TestNewMachineGetsNoOldRequest(t *testing.T) {
 	if err := st.Identities.Put(ctx, dev, i, 0); err != nil {
 		t.Fatal(err)
 	}
-	update := func(machine, address string) *agent.Request {
+	update := func(machine, address string) *model.Request {
 		t.Helper()
 		i, revision, err := st.Identities.Get(ctx, dev, "web1")
 		if err != nil {
 			t.Fatal(err)
 		}
 		i.Machine = machine
-		if err := st.Identities.UpdateHost(ctx, dev, *i, revision, agent.Host{Hostname: "web1", Addresses: []string{address}}, time.Now()); err != nil {
+		if err := st.Identities.UpdateHost(ctx, dev, *i, revision, model.Host{Hostname: "web1", Addresses: []string{address}}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
 		hosts, err := st.Fleet.Hosts(ctx, dev)
@@ -293,7 +292,7 @@ func TestNewMachineGetsNoOldRequest(t *testing.T) {
 		return hosts["web1"].Request
 	}
 	update("m1", "10.0.0.1")
-	if err := st.Fleet.Request(ctx, model.Ref{Environment: "dev"}, "web1", agent.Request{ID: "00000000000000aa", Do: agent.RequestRetire}); err != nil {
+	if err := st.Fleet.Request(ctx, model.Ref{Environment: "dev"}, "web1", model.Request{ID: "00000000000000aa", Do: model.RequestRetire}); err != nil {
 		t.Fatal(err)
 	}
 	if r := update("m1", "10.0.0.2"); r == nil {

@@ -17,7 +17,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/release"
 	"pulley/internal/release/choice"
 	"pulley/internal/release/content"
@@ -214,7 +214,7 @@ func TestOneReleaseAPosition(t *testing.T) {
 		t.Errorf("a delta that is too large: %v", err)
 	}
 	r = aRelease("2.0.0", "e")
-	r.Message = agent.Prose(strings.Repeat("x", release.MaxValueBytes))
+	r.Message = model.Prose(strings.Repeat("x", release.MaxValueBytes))
 	if _, err := st.Releases.Put(ctx, p, r, nil, nil); err == nil || !strings.Contains(err.Error(), "of one value") {
 		t.Errorf("a record that is too large: %v", err)
 	}
@@ -325,7 +325,7 @@ func TestLostAnswerOfPublishIsReadAgain(t *testing.T) {
 		if back && (err != nil || !created) {
 			t.Errorf("it is published, and yet: %v", err)
 		}
-		if !back && (!errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), "the outcome is unknown: publish it again")) {
+		if !back && (!errors.Is(err, model.ErrUnreachable) || !strings.Contains(err.Error(), "the outcome is unknown: publish it again")) {
 			t.Errorf("the outcome is unknown, but the error is: %v", err)
 		}
 	}

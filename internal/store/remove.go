@@ -9,7 +9,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
 	"pulley/internal/machines"
 	"pulley/internal/model"
@@ -69,7 +68,7 @@ func (s *Joins) shutOut(ctx context.Context, ref model.Ref, node string) (found 
 func (s *Joins) takeOff(ctx context.Context, ref model.Ref, node string, r Removal, found bool) error {
 	k, read := s.db.Env(ref), map[string]int64{}
 	var identity *Identity
-	var host *agent.Host
+	var host *model.Host
 	var reserve *Precreated
 	var record *booked
 	var made bool // a certificate of Puppet's CA, for its next machine

@@ -11,8 +11,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -24,9 +24,9 @@ func joined(t *testing.T, server *etcdtest.Auth, node, user string) {
 	at := time.Now().UTC()
 	for _, err := range []error{
 		st.Access.EnsureEnvironment(ctx, "dev"), st.Access.EnsureNode(ctx, "dev", node, user),
-		st.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: "controller", MachineID: "machine of " + node}),
+		st.Fleet.Register(ctx, "dev", model.Host{Node: node, Role: "controller", MachineID: "machine of " + node}),
 		st.Identities.Put(ctx, dev, store.Identity{Node: node, Role: "controller", User: user, Incarnation: user[len(user)-16:], Machine: "machine of " + node, Joined: at}, 0),
-		st.Fleet.Hold(ctx, dev, store.Scope{Node: node}, agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "test"}, 0, 0),
+		st.Fleet.Hold(ctx, dev, store.Scope{Node: node}, model.Hold{Mode: model.Freeze, Who: "ann", Why: "test"}, 0, 0),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -38,7 +38,7 @@ func joined(t *testing.T, server *etcdtest.Auth, node, user string) {
 		}
 	}
 	own := server.Store(user)
-	if err := own.Node.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, agent.Status{Node: node}, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil); err != nil {
+	if err := own.Node.Report(ctx, model.Identity{Node: node, Environment: "dev"}, model.Status{Node: node}, []model.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -113,7 +113,7 @@ func TestRemoveRejectsEmptyName(t *testing.T) {
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	joined(t, server, "controller1", nodeA)
-	if err := st.Fleet.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Freeze, Who: "ann", Why: "test"}, 0, 0); err != nil {
+	if err := st.Fleet.Hold(ctx, dev, store.Scope{}, model.Hold{Mode: model.Freeze, Who: "ann", Why: "test"}, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	before := contents(t, server)
@@ -211,8 +211,8 @@ func TestOneCommandEndsFlood(t *testing.T) {
 	if !full {
 		t.Fatal("16 MiB did not get full")
 	}
-	other := agent.Identity{Node: "compute1", Environment: "dev"}
-	if err := server.Store(nodeB).Node.Report(ctx, other, agent.Status{Node: "compute1"}, nil, nil); !errors.Is(err, store.ErrFull) {
+	other := model.Identity{Node: "compute1", Environment: "dev"}
+	if err := server.Store(nodeB).Node.Report(ctx, other, model.Status{Node: "compute1"}, nil, nil); !errors.Is(err, store.ErrFull) {
 		t.Fatalf("another node reports into a full etcd: %v", err)
 	}
 	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{By: "ann"}); !errors.Is(err, store.ErrFull) {
@@ -228,7 +228,7 @@ func TestOneCommandEndsFlood(t *testing.T) {
 	if _, err := flood.Put(ctx, "/pulley/v1/runs/dev/controller1/0", "x"); !refusal(err) {
 		t.Errorf("the flood continues: %v", err)
 	}
-	if err := server.Store(nodeB).Node.Report(ctx, other, agent.Status{Node: "compute1"}, nil, nil); err != nil {
+	if err := server.Store(nodeB).Node.Report(ctx, other, model.Status{Node: "compute1"}, nil, nil); err != nil {
 		t.Errorf("another node can't report: %v", err)
 	}
 	if i, _, err := st.Identities.Get(ctx, dev, "controller1"); err != nil || i.Removed == nil {

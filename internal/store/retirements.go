@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 )
@@ -16,7 +15,7 @@ import (
 // request may have ended after the first read.
 func (s *Fleet) confirm(ctx context.Context, ref model.Ref, f *FleetState) error {
 	k := s.db.Env(ref)
-	confirmed, damaged, err := etcd.ReadAll[agent.Confirmation](ctx, s.db, k.Retirement(""))
+	confirmed, damaged, err := etcd.ReadAll[model.Confirmation](ctx, s.db, k.Retirement(""))
 	if err != nil {
 		return err
 	}
@@ -31,7 +30,7 @@ func (s *Fleet) confirm(ctx context.Context, ref model.Ref, f *FleetState) error
 	if len(lacks) == 0 {
 		return nil
 	}
-	now, _, err := etcd.ReadAll[agent.Host](ctx, s.db, k.Hosts())
+	now, _, err := etcd.ReadAll[model.Host](ctx, s.db, k.Hosts())
 	if err != nil {
 		return err
 	}
@@ -62,8 +61,8 @@ func (s *Fleet) EndRetirements(ctx context.Context, ref model.Ref) error {
 // endRetirement deletes a confirmation, unless it is that of the request in the host list, or either key changes
 // meanwhile. It keeps what it cannot read.
 func (s *Fleet) endRetirement(ctx context.Context, host, confirmation string) error {
-	var h agent.Host
-	var c agent.Confirmation
+	var h model.Host
+	var c model.Confirmation
 	var unreadable error
 	read := map[string]int64{}
 	into := func(value any) func(*etcd.KV) error {

@@ -3,8 +3,8 @@ package store_test
 import (
 	"testing"
 
-	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -21,14 +21,14 @@ func TestPermitFollowsTheRoleOfAMember(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for scope, target := range map[store.Scope]agent.Target{
+	for scope, target := range map[store.Scope]model.Target{
 		{}: published(t, st, "2.0.0", "b"), {Role: "web"}: published(t, st, "1.0.0", "a"), {Node: "old.example"}: published(t, st, "2.0.0", "b"),
 	} {
 		if _, err := st.Targets.Promote(ctx, dev, desires(t, st, dev), scope, store.Promoted, target, me); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if lower, err := st.Targets.Lowers(ctx, dev, desires(t, st, dev), store.Scope{Node: "old.example"}, agent.Target{}, me.At); err != nil || !lower {
+	if lower, err := st.Targets.Lowers(ctx, dev, desires(t, st, dev), store.Scope{Node: "old.example"}, model.Target{}, me.At); err != nil || !lower {
 		t.Errorf("a node that takes 1.0.0 of its role after 2.0.0 needs no permit: %t, %v", lower, err)
 	}
 }

@@ -11,7 +11,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/model"
@@ -107,7 +106,7 @@ func TestDataIsSignedForItsEnvironment(t *testing.T) {
 		if _, err := server.Client().Put(ctx, prefix+c.env+"/data/generations/"+c.key, c.value); err != nil {
 			t.Fatal(err)
 		}
-		n := agent.Generation(c.key[len(c.key)-1] - '0')
+		n := model.Generation(c.key[len(c.key)-1] - '0')
 		got, err := st.Targets.Generation(ctx, c.env, n)
 		if c.problem == "" {
 			if err != nil || got.Number != 1 {
@@ -159,13 +158,13 @@ func TestSignaturePermitsRollback(t *testing.T) {
 	for i, v := range []string{"1.0.0", "1.5.0", "2.0.0", "2.1.0"} {
 		published(t, st, v, string(rune('a'+i)))
 	}
-	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "odd", Role: "compute"}); err != nil {
+	if err := st.Fleet.Register(ctx, "dev", model.Host{Node: "odd", Role: "compute"}); err != nil {
 		t.Fatal(err)
 	}
 	promote := func(scope store.Scope, wish string) store.Change {
 		t.Helper()
 		d := desires(t, st, dev)
-		var after agent.Target
+		var after model.Target
 		if wish != "" {
 			r, err := choice.Taker{}.Resolve(ctx, st.Releases, wish)
 			if err != nil {
@@ -316,7 +315,7 @@ func TestUnsignedRollbackIsSignedAfterwards(t *testing.T) {
 	for _, step := range []struct {
 		what   string
 		scope  store.Scope
-		target agent.Target
+		target model.Target
 		author store.Author
 		want   bool
 	}{
@@ -327,7 +326,7 @@ func TestUnsignedRollbackIsSignedAfterwards(t *testing.T) {
 		{"a role up", compute, two, me, true},
 		{"a role down: its nodes have used the permit", compute, one, me, false},
 		{"the role, signed", compute, one, signing, true},
-		{"a role inherits", compute, agent.Target{}, me, false},
+		{"a role inherits", compute, model.Target{}, me, false},
 		{"up again", store.Scope{}, two, me, true},
 		{"down again, unsigned: the nodes have used the permit", store.Scope{}, one, me, false},
 		{"the same again, signed", store.Scope{}, one, signing, true},
@@ -448,7 +447,7 @@ func TestSignerSignsOnlyTheNextEpoch(t *testing.T) {
 			server := shared.Keyspace(t)
 			st, ctx := open(t, server, ""), t.Context()
 			one, two := published(t, st, "1.0.0", "a"), published(t, st, "2.0.0", "b")
-			for _, target := range []agent.Target{one, two} {
+			for _, target := range []model.Target{one, two} {
 				if _, err := st.Targets.Promote(ctx, dev, desires(t, st, dev), store.Scope{}, store.Promoted, target, signing); err != nil {
 					t.Fatal(err)
 				}
@@ -505,23 +504,23 @@ func TestStatementContinuesTheLastOne(t *testing.T) {
 	signing.Sign = key.Sign
 	web, db := store.Scope{Role: "web"}, store.Scope{Role: "db"}
 	for name, c := range map[string]struct {
-		attack func(ctx context.Context, t *testing.T, st *store.Store, server *etcdtest.Server, two agent.Target) error
+		attack func(ctx context.Context, t *testing.T, st *store.Store, server *etcdtest.Server, two model.Target) error
 		want   string
 	}{
 		"nothing": {},
-		"an unsigned change of another role": {func(ctx context.Context, t *testing.T, st *store.Store, _ *etcdtest.Server, two agent.Target) error {
+		"an unsigned change of another role": {func(ctx context.Context, t *testing.T, st *store.Store, _ *etcdtest.Server, two model.Target) error {
 			_, err := st.Targets.Promote(ctx, dev, desires(t, st, dev), db, store.Promoted, two, me)
 			return err
 		}, "the target of role db is not that of the last statement"},
-		"and the statement is deleted": {func(ctx context.Context, t *testing.T, st *store.Store, server *etcdtest.Server, two agent.Target) error {
+		"and the statement is deleted": {func(ctx context.Context, t *testing.T, st *store.Store, server *etcdtest.Server, two model.Target) error {
 			_, err := server.Client().Delete(ctx, "/pulley/v1/environments/dev/statement")
 			return err
 		}, "etcd has none for the target of "},
-		"and the statement is damaged": {func(ctx context.Context, t *testing.T, st *store.Store, server *etcdtest.Server, two agent.Target) error {
+		"and the statement is damaged": {func(ctx context.Context, t *testing.T, st *store.Store, server *etcdtest.Server, two model.Target) error {
 			_, err := server.Client().Put(ctx, "/pulley/v1/environments/dev/statement", "?")
 			return err
 		}, "etcd has none for the target of "},
-		"the node of an own target is removed": {func(ctx context.Context, t *testing.T, st *store.Store, server *etcdtest.Server, two agent.Target) error {
+		"the node of an own target is removed": {func(ctx context.Context, t *testing.T, st *store.Store, server *etcdtest.Server, two model.Target) error {
 			_, err := server.Client().Delete(ctx, "/pulley/v1/environments/dev/desired/nodes/web1")
 			return err
 		}, ""},
@@ -582,7 +581,7 @@ func TestSignedChangeReadsTheHistoryOnce(t *testing.T) { // alone: it counts all
 	signing := me
 	signing.Sign = key.Sign
 	one, two := published(t, st, "1.0.0", "a"), published(t, st, "2.0.0", "b")
-	for _, target := range []agent.Target{two, one} {
+	for _, target := range []model.Target{two, one} {
 		d := desires(t, st, dev)
 		before := server.Requests()
 		c, err := st.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, target, signing)
@@ -600,11 +599,11 @@ func TestRestoredEpochIsOneThatNodesAccept(t *testing.T) {
 	t.Parallel()
 	server := shared.Keyspace(t)
 	st, ctx := open(t, server, ""), t.Context()
-	limit := agent.Epoch(trust.MaxEpoch(me.At))
-	now := agent.Epoch(me.At.Unix())
+	limit := model.Epoch(trust.MaxEpoch(me.At))
+	now := model.Epoch(me.At.Unix())
 	const ago = 3600 // seconds since the last change of the backup
 	changed := me.At.Add(-ago * time.Second).Format(time.RFC3339)
-	for gate, want := range map[agent.Epoch]agent.Epoch{
+	for gate, want := range map[model.Epoch]model.Epoch{
 		0: now, 5: now, now - ago - 1: now, now - ago: now + 1_000_000, now: now + 1_000_000 + ago, limit - 5: limit,
 		limit:       limit + 1, // nodes accept it a second later
 		limit + 900: now,       // no change wrote this gate

@@ -4,7 +4,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
@@ -30,8 +29,8 @@ func TestAllReadersJudgeSilenceAlike(t *testing.T) {
 	names := []string{"web2", "web1", "web3"}
 	for i, at := range []time.Time{now.Add(24 * time.Hour), now.Add(-17 * time.Minute), now.Add(-10 * time.Minute)} {
 		for _, err := range []error{
-			st.Fleet.Register(ctx, "dev", agent.Host{Node: names[i], Role: "web", At: now}),
-			st.Node.Report(ctx, agent.Identity{Node: names[i], Environment: "dev"}, agent.Status{Node: names[i], Role: "web", SeenAt: at}, nil, nil),
+			st.Fleet.Register(ctx, "dev", model.Host{Node: names[i], Role: "web", At: now}),
+			st.Node.Report(ctx, model.Identity{Node: names[i], Environment: "dev"}, model.Status{Node: names[i], Role: "web", SeenAt: at}, nil, nil),
 		} {
 			if err != nil {
 				t.Fatal(err)
@@ -65,9 +64,9 @@ func TestAllReadersJudgeSilenceAlike(t *testing.T) {
 		}
 		look := func(f store.FleetState) bool {
 			said := f.Statuses[node]
-			return agent.Look(&said, f.Desired("web", node), now).State == agent.Silent
+			return model.Look(&said, f.Desired("web", node), now).State == model.Silent
 		}
-		got := map[string]bool{"the fleet": look(f), "the node alone": look(one), "the machines": w.Views[node].State == agent.Silent, "a rollout": o.Nodes[node].View.State == agent.Silent}
+		got := map[string]bool{"the fleet": look(f), "the node alone": look(one), "the machines": w.Views[node].State == model.Silent, "a rollout": o.Nodes[node].View.State == model.Silent}
 		if said, read := some[node]; read {
 			got["some statuses"] = now.After(said.SilentFrom(15*time.Minute, now))
 		}

@@ -7,7 +7,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/model"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -19,7 +18,7 @@ func TestSizeLimitsHaveWords(t *testing.T) {
 	st, raw, ctx := open(t, server, ""), server.Client(), t.Context()
 	// etcd itself refuses a value of 1.7 MiB. Its client does not send one of 3 MiB.
 	for _, mib := range []float64{1.7, 3} {
-		h := agent.Host{Node: "db1", Role: "db", Hostname: strings.Repeat("x", int(mib*(1<<20)))}
+		h := model.Host{Node: "db1", Role: "db", Hostname: strings.Repeat("x", int(mib*(1<<20)))}
 		if err := st.Fleet.Register(ctx, "dev", h); err == nil || !strings.HasSuffix(err.Error(), "the value is larger than etcd accepts, 1.5 MiB by default\nstore it in smaller parts") {
 			t.Errorf("a value of %v MiB: %.300v", mib, err)
 		}
@@ -84,7 +83,7 @@ func TestLargeValuesHideNoOthers(t *testing.T) {
 		t.Errorf("%d statuses by name: %v", len(some), err)
 	}
 	readable("statuses by name", len(some), nil, err)
-	_, exports, _, err := st.Node.Hosts(ctx, agent.Identity{Environment: "dev", Node: "web1", Role: "web"})
+	_, exports, _, err := st.Node.Hosts(ctx, model.Identity{Environment: "dev", Node: "web1", Role: "web"})
 	readable("exports", len(exports), nil, err)
 	facts := 0
 	err = st.Fleet.Facts(ctx, dev, func(_ string, b []byte) {

@@ -9,7 +9,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/release/trust"
@@ -132,9 +131,9 @@ func (a Author) sign(ctx context.Context, st trust.Statement, valid time.Duratio
 // decided returns an error if a target in d is not that of its last change, or of c. A signer must not sign a target that
 // somebody wrote by hand.
 func (d Desires) decided(ref model.Ref, history past, c Change) error {
-	decided := map[etcd.Scope]agent.Target{}
+	decided := map[etcd.Scope]model.Target{}
 	for _, scope := range d.scopes() {
-		decided[scope] = agent.Target{}
+		decided[scope] = model.Target{}
 	}
 	for _, h := range history.changes() { // the oldest first
 		decided[h.Scope()] = h.After
@@ -143,7 +142,7 @@ func (d Desires) decided(ref model.Ref, history past, c Change) error {
 		decided[c.Scope()] = c.After
 	}
 	for scope, t := range decided {
-		if d.Target(scope) != t && (scope.Node == "" || d.Target(scope) != (agent.Target{})) {
+		if d.Target(scope) != t && (scope.Node == "" || d.Target(scope) != (model.Target{})) {
 			return fmt.Errorf("the target of %s is not that of its last change\nfind who wrote it; `pulley recover -e %s` restores it", scope, ref)
 		}
 	}
@@ -156,7 +155,7 @@ func (d Desires) continued(ref model.Ref, changed etcd.Scope) error {
 	remedy := fmt.Sprintf("check `pulley history -e %s` and `pulley sign -e %[1]s --dry-run --sign-key FILE`, which lists what is new; without --dry-run, it signs all targets", ref)
 	if d.Statement == nil {
 		for _, scope := range d.scopes() {
-			if scope != changed && d.Target(scope) != (agent.Target{}) {
+			if scope != changed && d.Target(scope) != (model.Target{}) {
 				return fmt.Errorf("etcd has none for the target of %s\n%s", scope, remedy)
 			}
 		}
@@ -179,7 +178,7 @@ func (d Desires) Differing() (scopes []etcd.Scope) {
 	maps.Copy(all.Roles, d.Roles)
 	maps.Copy(all.Nodes, d.Nodes)
 	for _, scope := range all.scopes() {
-		if t := d.Target(scope); t != was.Target(scope) && (scope.Node == "" || t != (agent.Target{})) {
+		if t := d.Target(scope); t != was.Target(scope) && (scope.Node == "" || t != (model.Target{})) {
 			scopes = append(scopes, scope)
 		}
 	}
@@ -187,11 +186,11 @@ func (d Desires) Differing() (scopes []etcd.Scope) {
 }
 
 // Stated returns an unsigned statement of the targets in d.
-func (d Desires) Stated(ref model.Ref, epoch agent.Epoch) trust.Statement {
-	parts := func(targets map[string]agent.Target) map[string]trust.Part {
+func (d Desires) Stated(ref model.Ref, epoch model.Epoch) trust.Statement {
+	parts := func(targets map[string]model.Target) map[string]trust.Part {
 		var all map[string]trust.Part
 		for name, t := range targets {
-			if t != (agent.Target{}) {
+			if t != (model.Target{}) {
 				if all == nil {
 					all = map[string]trust.Part{}
 				}
@@ -203,17 +202,17 @@ func (d Desires) Stated(ref model.Ref, epoch agent.Epoch) trust.Statement {
 	return trust.Statement{Environment: ref.String(), Epoch: int64(epoch), Default: partOf(d.Default), Roles: parts(d.Roles), Nodes: parts(d.Nodes)}
 }
 
-func partOf(t agent.Target) trust.Part {
+func partOf(t model.Target) trust.Part {
 	return trust.Part{Release: t.Release, Tree: t.Tree, Data: int64(t.Data), DataDigest: t.DataDigest}
 }
 
 // ByStatement returns d with the targets that its statement names.
 func (d Desires) ByStatement() Desires {
-	target := func(p trust.Part) agent.Target {
-		return agent.Target{Release: p.Release, Tree: p.Tree, Data: agent.Generation(p.Data), DataDigest: p.DataDigest}
+	target := func(p trust.Part) model.Target {
+		return model.Target{Release: p.Release, Tree: p.Tree, Data: model.Generation(p.Data), DataDigest: p.DataDigest}
 	}
 	st := d.Statement
-	d.Default, d.Roles, d.Nodes = target(st.Default), map[string]agent.Target{}, map[string]agent.Target{}
+	d.Default, d.Roles, d.Nodes = target(st.Default), map[string]model.Target{}, map[string]model.Target{}
 	for role, p := range st.Roles {
 		d.Roles[role] = target(p)
 	}

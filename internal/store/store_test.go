@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/model"
@@ -55,7 +54,7 @@ func open(t *testing.T, s *etcdtest.Server, prefix string) *store.Store {
 
 var (
 	dev = model.Ref{Environment: "dev"}
-	id  = agent.Identity{Node: "controller1", Certname: "controller1", Role: "controller", Environment: "dev", PuppetEnvironment: "dev"}
+	id  = model.Identity{Node: "controller1", Certname: "controller1", Role: "controller", Environment: "dev", PuppetEnvironment: "dev"}
 	me  = store.Author{By: "ann", Why: "test", At: time.Now()}
 )
 
@@ -79,7 +78,7 @@ func publish(t *testing.T, st *store.Store, r release.Release) (created bool, er
 }
 
 // published returns the target of an existing release.
-func published(t *testing.T, st *store.Store, v, tree string) agent.Target {
+func published(t *testing.T, st *store.Store, v, tree string) model.Target {
 	t.Helper()
 	r := aRelease(v, tree)
 	if _, err := publish(t, st, r); err != nil {
@@ -101,7 +100,7 @@ func TestPromotionsAndRollbacksSetCompleteTargets(t *testing.T) {
 		}
 		return d
 	}
-	promote := func(scope store.Scope, target agent.Target) {
+	promote := func(scope store.Scope, target model.Target) {
 		t.Helper()
 		if _, err := st.Targets.Promote(ctx, dev, desires(), scope, store.Promoted, target, me); err != nil {
 			t.Fatal(err)
@@ -260,15 +259,15 @@ func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
 	st := open(t, shared.Keyspace(t), "")
 	ctx := t.Context()
 	changes := map[string]func() error{
-		"hold on all": func() error { return st.Fleet.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, 0, 0) },
+		"hold on all": func() error { return st.Fleet.Hold(ctx, dev, store.Scope{}, model.Hold{Mode: model.Stop}, 0, 0) },
 		"hold on role": func() error {
-			return st.Fleet.Hold(ctx, dev, store.Scope{Role: "controller"}, agent.Hold{Mode: agent.Freeze}, 0, 0)
+			return st.Fleet.Hold(ctx, dev, store.Scope{Role: "controller"}, model.Hold{Mode: model.Freeze}, 0, 0)
 		},
 		"hold on node": func() error {
-			return st.Fleet.Hold(ctx, dev, store.Scope{Node: "controller1"}, agent.Hold{Mode: agent.Stop}, 0, 0)
+			return st.Fleet.Hold(ctx, dev, store.Scope{Node: "controller1"}, model.Hold{Mode: model.Stop}, 0, 0)
 		},
 		"registration": func() error {
-			return st.Fleet.Register(ctx, "dev", agent.Host{Node: "controller1", Role: "controller"})
+			return st.Fleet.Register(ctx, "dev", model.Host{Node: "controller1", Role: "controller"})
 		},
 		"removal": func() error { return st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{}) },
 		"promotion": func() error {
@@ -288,7 +287,7 @@ func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
 		if err := changes[name](); err != nil {
 			t.Fatal(name, err)
 		}
-		if err := st.Node.Admit(ctx, id, d, agent.Status{Node: id.Node}); !errors.Is(err, agent.ErrChanged) {
+		if err := st.Node.Admit(ctx, id, d, model.Status{Node: id.Node}); !errors.Is(err, model.ErrChanged) {
 			t.Errorf("after %s: %v, want that something changed", name, err)
 		}
 	}
@@ -299,7 +298,7 @@ func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
 	if len(d.Holds) != 2 { // its own hold was deleted at its removal
 		t.Errorf("holds: %+v", d.Holds)
 	}
-	if err := st.Node.Admit(ctx, id, d, agent.Status{Node: id.Node, Phase: agent.Running}); err != nil {
+	if err := st.Node.Admit(ctx, id, d, model.Status{Node: id.Node, Phase: model.Running}); err != nil {
 		t.Errorf("nothing changed, and yet: %v", err)
 	}
 }
@@ -309,7 +308,7 @@ func TestHoldsEndByLease(t *testing.T) {
 	t.Parallel()
 	st := open(t, shared.Keyspace(t), "")
 	ctx := t.Context()
-	if err := st.Fleet.Hold(ctx, dev, store.Scope{}, agent.Hold{Mode: agent.Stop}, time.Second, 0); err != nil {
+	if err := st.Fleet.Hold(ctx, dev, store.Scope{}, model.Hold{Mode: model.Stop}, time.Second, 0); err != nil {
 		t.Fatal(err)
 	}
 	if d, err := st.Node.Desire(ctx, id); err != nil || len(d.Holds) != 1 {
@@ -344,7 +343,7 @@ func TestForeignValuesAreRefusedByName(t *testing.T) {
 		}
 		_, err := st.Node.Desire(ctx, id)
 		var unreadable *store.UnreadableError
-		if !errors.As(err, &unreadable) || unreadable.Key != key || errors.Is(err, agent.ErrUnreachable) {
+		if !errors.As(err, &unreadable) || unreadable.Key != key || errors.Is(err, model.ErrUnreachable) {
 			t.Errorf("%q: %v, want an error that names the key", value, err)
 		}
 	}
@@ -363,7 +362,7 @@ func TestUnreachableEtcdIsReported(t *testing.T) {
 	}
 	server.Down()
 	start := time.Now()
-	if _, err := st.Node.Desire(t.Context(), id); !errors.Is(err, agent.ErrUnreachable) {
+	if _, err := st.Node.Desire(t.Context(), id); !errors.Is(err, model.ErrUnreachable) {
 		t.Errorf("with etcd down: %v", err)
 	}
 	if took := time.Since(start); took > 6*time.Second {
@@ -385,7 +384,7 @@ func TestUnreachableEtcdIsReported(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unreachable.Close()
-	if _, err := unreachable.Node.Desire(context.Background(), id); !errors.Is(err, agent.ErrUnreachable) || !strings.Contains(err.Error(), "127.0.0.1:1") {
+	if _, err := unreachable.Node.Desire(context.Background(), id); !errors.Is(err, model.ErrUnreachable) || !strings.Contains(err.Error(), "127.0.0.1:1") {
 		t.Errorf("wrong endpoint: %v", err)
 	}
 }
@@ -402,16 +401,16 @@ func TestDesireIsOneTransactionOfPointKeys(t *testing.T) {
 	if len(d.Guards) != 12 { // the head of the host list and a preview order are read, and not compared
 		t.Errorf("%d keys are compared, want 12: %v", len(d.Guards), d.Guards)
 	}
-	if err := st.Fleet.Register(t.Context(), "dev", agent.Host{Node: "other1", Role: "other"}); err != nil {
+	if err := st.Fleet.Register(t.Context(), "dev", model.Host{Node: "other1", Role: "other"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Node.Admit(t.Context(), id, d, agent.Status{Node: id.Node}); err != nil {
+	if err := st.Node.Admit(t.Context(), id, d, model.Status{Node: id.Node}); err != nil {
 		t.Errorf("another node that joins stops a run: %v", err)
 	}
-	if _, err := st.Fleet.OrderPreviews(t.Context(), dev, map[string]agent.PreviewOrder{id.Node: {ID: "1"}}); err != nil {
+	if _, err := st.Fleet.OrderPreviews(t.Context(), dev, map[string]model.PreviewOrder{id.Node: {ID: "1"}}); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Node.Admit(t.Context(), id, d, agent.Status{Node: id.Node}); err != nil {
+	if err := st.Node.Admit(t.Context(), id, d, model.Status{Node: id.Node}); err != nil {
 		t.Errorf("a preview order stops a run: %v", err)
 	}
 	if now, err := st.Node.Desire(t.Context(), id); err != nil || now.HostList <= d.HostList {
@@ -423,7 +422,7 @@ func TestDesireIsOneTransactionOfPointKeys(t *testing.T) {
 func TestSignOfLifeIsNoChangeOfTheHostList(t *testing.T) {
 	t.Parallel()
 	st := open(t, shared.Keyspace(t), "")
-	write := func(e agent.Export, changed bool) (list, sign int64, exported bool) {
+	write := func(e model.Export, changed bool) (list, sign int64, exported bool) {
 		t.Helper()
 		if err := st.Node.PublishExport(t.Context(), id, e, changed); err != nil {
 			t.Fatal(err)
@@ -442,13 +441,13 @@ func TestSignOfLifeIsNoChangeOfTheHostList(t *testing.T) {
 		}
 		return d.HostList, got.Revision, exported
 	}
-	e := agent.Export{Alive: time.Hour}
+	e := model.Export{Alive: time.Hour}
 	list, first, _ := write(e, true)
 	again, second, _ := write(e, false)
 	if first == 0 || second <= first || again != list {
 		t.Errorf("signs at %d and %d; the host list changed at %d and %d", first, second, list, again)
 	}
-	if gone, _, exported := write(agent.Export{}, true); exported || gone <= list {
+	if gone, _, exported := write(model.Export{}, true); exported || gone <= list {
 		t.Errorf("an export with nothing stays: %t; the host list changed at %d and %d", exported, list, gone)
 	}
 }
@@ -461,7 +460,7 @@ func TestFleetSurvivesADamagedStatus(t *testing.T) {
 	ctx := t.Context()
 	for n := range 1200 { // more than two pages
 		node := fmt.Sprintf("compute%d", n+1)
-		if err := st.Node.Report(ctx, agent.Identity{Environment: "dev", Node: node}, agent.Status{Node: node, Role: "compute"}, nil, nil); err != nil {
+		if err := st.Node.Report(ctx, model.Identity{Environment: "dev", Node: node}, model.Status{Node: node, Role: "compute"}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -506,14 +505,14 @@ func TestNodeWritesOnlyOwnKeys(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	said := agent.Status{Node: id.Node, Role: id.Role}
+	said := model.Status{Node: id.Node, Role: id.Role}
 	if err := st.Node.Admit(ctx, id, d, said); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Node.Report(ctx, id, said, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, []string{"0"}); err != nil {
+	if err := st.Node.Report(ctx, id, said, []model.EncodedRun{{ID: "1", Bytes: []byte("x")}}, []string{"0"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: id.Node, Role: id.Role}); err != nil {
+	if err := st.Fleet.Register(ctx, "dev", model.Host{Node: id.Node, Role: id.Role}); err != nil {
 		t.Fatal(err)
 	}
 	keys := server.Keys()
@@ -590,7 +589,7 @@ func TestClockThatIsAheadHidesNoSilence(t *testing.T) {
 	st, ctx, now := open(t, server, ""), t.Context(), time.Now()
 	report := func(node string, at time.Time) {
 		t.Helper()
-		err := st.Node.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, agent.Status{Node: node, SeenAt: at, Settings: agent.DefaultSettings()}, nil, nil)
+		err := st.Node.Report(ctx, model.Identity{Node: node, Environment: "dev"}, model.Status{Node: node, SeenAt: at, Settings: model.DefaultSettings()}, nil, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -608,7 +607,7 @@ func TestClockThatIsAheadHidesNoSilence(t *testing.T) {
 	}
 	for node, silent := range map[string]bool{"old1": true, "honest1": true, "late1": false, "recent1": false, "new1": false, "dead1": true, "honest2": false} {
 		status := all[node]
-		if v := agent.Look(&status, agent.Desired{Host: &agent.Host{Node: node}}, now); (v.State == agent.Silent) != silent {
+		if v := model.Look(&status, model.Desired{Host: &model.Host{Node: node}}, now); (v.State == model.Silent) != silent {
 			t.Errorf("%s is %s, silent: %t", node, v.State, silent)
 		}
 	}

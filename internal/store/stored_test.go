@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/desired"
 	"pulley/internal/etcd"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 	"pulley/internal/release"
 	"pulley/internal/release/trust"
 	"pulley/internal/rollout"
@@ -31,14 +31,14 @@ var stored = map[string]any{
 	"backup":                  Backup{},
 	"targets":                 nil,
 	"environments/<env>/spec": nil, // the operator's own file
-	"environments/<env>/desired/{default,roles/R,nodes/N}": agent.Target{},
-	"environments/<env>/gate":                              agent.Gate{},
+	"environments/<env>/desired/{default,roles/R,nodes/N}": model.Target{},
+	"environments/<env>/gate":                              model.Gate{},
 	"environments/<env>/history/<epoch>":                   Change{},
 	"environments/<env>/rollbacks/<epoch>":                 trust.Permit{},
 	"environments/<env>/statement":                         trust.Statement{},
-	"environments/<env>/assigned/<node>":                   agent.Assignment{},
-	"environments/<env>/job":                               agent.LiveJob{},
-	"environments/<env>/previews/<node>":                   agent.PreviewOrder{},
+	"environments/<env>/assigned/<node>":                   model.Assignment{},
+	"environments/<env>/job":                               model.LiveJob{},
+	"environments/<env>/previews/<node>":                   model.PreviewOrder{},
 	"environments/<env>/campaigns/<id>/plan":               rollout.Plan{},
 	"environments/<env>/campaigns/<id>/nodes/<nonce>/<n>":  chunk{},
 	"environments/<env>/campaigns/<id>/state":              rollout.State{},
@@ -47,9 +47,9 @@ var stored = map[string]any{
 	"environments/<env>/data/generations/<n>":              hieradata.Generation{},
 	"environments/<env>/data/layers/<sha256>":              nil,
 	"environments/<env>/hosts/head":                        nil,
-	"environments/<env>/hosts/nodes/<node>":                agent.Host{},
-	"environments/<env>/hosts/exports/<node>":              agent.Export{},
-	"environments/<env>/holds/{all,roles/R,nodes/N}":       agent.Hold{},
+	"environments/<env>/hosts/nodes/<node>":                model.Host{},
+	"environments/<env>/hosts/exports/<node>":              model.Export{},
+	"environments/<env>/holds/{all,roles/R,nodes/N}":       model.Hold{},
 	"environments/<env>/agent":                             desired.AgentWish{},
 	"environments/<env>/machines/<node>":                   booked{},
 	"environments/<env>/applying":                          etcd.LockHolder{},
@@ -57,11 +57,11 @@ var stored = map[string]any{
 	"environments/<env>/provisioning":                      Provisioning{},
 	"environments/<env>/former":                            Former{},
 	"destroyed/<env>":                                      Destruction{},
-	"retirements/<env>/<node>":                             agent.Confirmation{},
-	"status/<env>/<node>":                                  agent.Status{},
-	"runs/<env>/<node>/<id>":                               agent.Run{},
+	"retirements/<env>/<node>":                             model.Confirmation{},
+	"status/<env>/<node>":                                  model.Status{},
+	"runs/<env>/<node>/<id>":                               model.Run{},
 	"facts/<env>/<node>":                                   nil,
-	"runs/<env>/<node>/preview":                            agent.Preview{},
+	"runs/<env>/<node>/preview":                            model.Preview{},
 	"agents/<version>":                                     release.AgentRelease{},
 	"tokens/nodes/<id>":                                    Token{},
 	"tokens/operators/<id>":                                Token{},
@@ -76,7 +76,7 @@ var stored = map[string]any{
 	"recipients/<env>/<name>":                              Recipients{},
 	"notices/<id>":                                         Notice{},
 	"floods/<env>/<node>":                                  Flood{},
-	"lockouts/<env>/<node>":                                agent.Lockout{},
+	"lockouts/<env>/<node>":                                model.Lockout{},
 }
 
 func TestStoredTypesAreComplete(t *testing.T) {
@@ -104,9 +104,9 @@ var identifiers = strings.Fields(`
 `)
 
 // texts are free text of packages that do not import agent, and of Puppet's reports.
-var texts = []string{"hieradata.Generation.Message", "trust.Permit.Why", "agent.LogLine.Message", "agent.ResourceEvent.Messages", "agent.ResourceEvent.Diff", "agent.PropertyChange.Old", "agent.PropertyChange.New"}
+var texts = []string{"hieradata.Generation.Message", "trust.Permit.Why", "model.LogLine.Message", "model.ResourceEvent.Messages", "model.ResourceEvent.Diff", "model.PropertyChange.Old", "model.PropertyChange.New"}
 
-// A sentence that code compares breaks with the next rewording. Free text has the type agent.Prose. Codes have types
+// A sentence that code compares breaks with the next rewording. Free text has the type model.Prose. Codes have types
 // of their own.
 func TestStoredTextIsProse(t *testing.T) {
 	t.Parallel()
@@ -131,7 +131,7 @@ func TestStoredTextIsProse(t *testing.T) {
 				if strings.HasSuffix(f.Type.String(), "]string") && f.Type.Kind() == reflect.Map || f.Type == reflect.TypeFor[string]() || f.Type == reflect.TypeFor[[]string]() || f.Type == reflect.TypeFor[*string]() {
 					used[name] = true
 					if !slices.Contains(identifiers, name) && !slices.Contains(texts, of.String()+"."+name) {
-						t.Errorf("%s.%s of %s is a plain string: make it agent.Prose, a typed code, or list it as an identifier", of, name, path)
+						t.Errorf("%s.%s of %s is a plain string: make it model.Prose, a typed code, or list it as an identifier", of, name, path)
 					}
 					continue
 				}

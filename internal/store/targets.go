@@ -12,7 +12,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/desired"
 	"pulley/internal/etcd"
@@ -23,17 +22,17 @@ import (
 
 // Change is the change of one epoch: the target of one scope. Rollback undoes changes, newest first.
 type Change struct {
-	Epoch   agent.Epoch  `json:"epoch"`
+	Epoch   model.Epoch  `json:"epoch"`
 	Kind    ChangeKind   `json:"kind"`
 	Role    string       `json:"role,omitempty"` // scope; both empty: all nodes
 	Node    string       `json:"node,omitempty"`
-	Before  agent.Target `json:"before"`
-	After   agent.Target `json:"after"`
-	Undoes  agent.Epoch  `json:"undoes,omitempty"`  // of a rollback: the oldest change that it undid
+	Before  model.Target `json:"before"`
+	After   model.Target `json:"after"`
+	Undoes  model.Epoch  `json:"undoes,omitempty"`  // of a rollback: the oldest change that it undid
 	Edit    *Edit        `json:"edit,omitempty"`    // of a data change
 	Rollout *Started     `json:"rollout,omitempty"` // of the start or the revert of a staged rollout
 	By      string       `json:"by"`
-	Why     agent.Prose  `json:"why,omitempty"`
+	Why     model.Prose  `json:"why,omitempty"`
 	At      time.Time    `json:"at"`
 
 	// Unsigned means that nodes may go to a lower release without a signed permit.
@@ -88,8 +87,8 @@ const (
 // Recovery is the input of a recovery: a scope's target, the high-water marks above it that nodes reported, and the end
 // of the permit for nodes with these marks.
 type Recovery struct {
-	Target agent.Target
-	Marks  []agent.Target // release and data
+	Target model.Target
+	Marks  []model.Target // release and data
 	Until  time.Time
 }
 
@@ -108,13 +107,13 @@ type Author struct {
 // Desires is all targets of an environment, at one revision.
 type Desires struct {
 	Revision int64
-	Gate     agent.Gate
-	Default  agent.Target
-	Roles    map[string]agent.Target
-	Nodes    map[string]agent.Target
+	Gate     model.Gate
+	Default  model.Target
+	Roles    map[string]model.Target
+	Nodes    map[string]model.Target
 	Damaged  []string // keys of unknown meaning, with the reason
 
-	Job       *agent.LiveJob         // that lets nodes wait; nil: none
+	Job       *model.LiveJob         // that lets nodes wait; nil: none
 	Agents    desired.AgentWish      // desired versions of the agent
 	Statement *trust.SignedStatement // of the targets in force, not verified; nil: none, or unreadable
 
@@ -127,8 +126,8 @@ type Desires struct {
 func (d Desires) Silence() time.Duration { return time.Duration(d.demands.Silence) }
 
 // For returns the targets of one node.
-func (d Desires) For(role, node string) agent.Desired {
-	return agent.Desired{
+func (d Desires) For(role, node string) model.Desired {
+	return model.Desired{
 		Revision: d.Revision, Gate: d.Gate, Default: d.Default, ForRole: d.Roles[role], ForNode: d.Nodes[node], Agent: d.Agents.For(role, node),
 		Job: d.Job, Silence: d.Silence(),
 	}
@@ -145,7 +144,7 @@ func (s *Targets) Desires(ctx context.Context, ref model.Ref) (d Desires, err er
 
 func (s *Targets) desires(ctx context.Context, env string, more ...clientv3.OpOption) (Desires, error) {
 	k := s.db.Keys.Env(env)
-	d := Desires{Roles: map[string]agent.Target{}, Nodes: map[string]agent.Target{}, revisions: map[string]int64{}}
+	d := Desires{Roles: map[string]model.Target{}, Nodes: map[string]model.Target{}, revisions: map[string]int64{}}
 	resp, err := s.db.Txn(ctx, nil, []clientv3.Op{
 		clientv3.OpGet(k.Gate(), more...), clientv3.OpGet(k.Statement(), more...), clientv3.OpGet(k.Spec(), more...),
 		clientv3.OpGet(k.AgentChoice(), more...), clientv3.OpGet(k.Job(), more...),
@@ -203,7 +202,7 @@ func (d *Desires) add(rest string, kv *etcd.KV) error {
 		d.Damaged = append(d.Damaged, etcd.UnknownKey(string(kv.Key)))
 		return nil
 	}
-	var t agent.Target
+	var t model.Target
 	if err := etcd.Into(&t)(kv); err != nil {
 		return err
 	}
@@ -230,7 +229,7 @@ func (d Desires) MayChange(a Author) error {
 // Promote sets the target of a scope to after and raises the epoch, which voids every assignment. With a zero target,
 // a role or node inherits again. It returns ErrConflict if the targets changed since d was read, or if the release
 // does not exist: a prune may have deleted it after the lookup.
-func (s *Targets) Promote(ctx context.Context, ref model.Ref, d Desires, scope etcd.Scope, kind ChangeKind, after agent.Target, a Author) (Change, error) {
+func (s *Targets) Promote(ctx context.Context, ref model.Ref, d Desires, scope etcd.Scope, kind ChangeKind, after model.Target, a Author) (Change, error) {
 	c := Change{Kind: kind, Role: scope.Role, Node: scope.Node, Before: d.Target(scope), After: after}
 	return s.change(ctx, s.there(ref, after), ref, d, c, a)
 }
@@ -238,7 +237,7 @@ func (s *Targets) Promote(ctx context.Context, ref model.Ref, d Desires, scope e
 // Recover writes a scope's target again, and a signed permit that lets nodes with any of these marks take it. The
 // permit has an end, because its steps begin at marks that no release and no data ever had: no later release is above
 // them. The epoch follows epoch. The gate in etcd may have another.
-func (s *Targets) Recover(ctx context.Context, ref model.Ref, d Desires, scope etcd.Scope, epoch agent.Epoch, r Recovery, a Author) (Change, error) {
+func (s *Targets) Recover(ctx context.Context, ref model.Ref, d Desires, scope etcd.Scope, epoch model.Epoch, r Recovery, a Author) (Change, error) {
 	d.Gate.Epoch = epoch
 	c := Change{Kind: Recovered, Role: scope.Role, Node: scope.Node, Before: r.Target, After: r.Target, recovery: &r}
 	c, err := s.change(ctx, s.there(ref, r.Target), ref, d, c, a)
@@ -251,14 +250,14 @@ const restoreGap = 1_000_000
 
 // aheadOfTime returns how far the epochs of a backup were ahead of the time at its last change, and a gap, as far as nodes accept it.
 // It is zero for one that was behind. It is the same at each restore of a backup.
-func aheadOfTime(reached agent.Epoch, changed, now time.Time) agent.Epoch {
+func aheadOfTime(reached model.Epoch, changed, now time.Time) model.Epoch {
 	if changed.IsZero() || changed.After(now) {
 		changed = now
 	}
-	if reached < agent.Epoch(changed.Unix()) {
+	if reached < model.Epoch(changed.Unix()) {
 		return 0
 	}
-	return min(reached-agent.Epoch(changed.Unix())+restoreGap, agent.Epoch(trust.MaxEpoch(time.Unix(0, 0))))
+	return min(reached-model.Epoch(changed.Unix())+restoreGap, model.Epoch(trust.MaxEpoch(time.Unix(0, 0))))
 }
 
 // Anchor marks an environment as restored from a backup. Its epoch rises above each epoch that was lost, because nodes
@@ -266,12 +265,12 @@ func aheadOfTime(reached agent.Epoch, changed, now time.Time) agent.Epoch {
 // backup that is restored again gets a higher epoch. After a recovery from a stolen key, the epochs of the backup may be ahead of the
 // time: then the new one is as far ahead. Its gate is paused until the next change: nodes would otherwise
 // return to the targets of the backup.
-func (s *Targets) Anchor(ctx context.Context, ref model.Ref, a Author) (agent.Epoch, error) {
+func (s *Targets) Anchor(ctx context.Context, ref model.Ref, a Author) (model.Epoch, error) {
 	return s.anchor(ctx, ref, 0, a)
 }
 
 // anchor is Anchor of an environment that is known to have reached an epoch. It returns 0 if it was anchored since that epoch.
-func (s *Targets) anchor(ctx context.Context, ref model.Ref, known agent.Epoch, a Author) (agent.Epoch, error) {
+func (s *Targets) anchor(ctx context.Context, ref model.Ref, known model.Epoch, a Author) (model.Epoch, error) {
 	d, err := s.Desires(ctx, ref)
 	if err != nil {
 		return 0, err
@@ -292,10 +291,10 @@ func (s *Targets) anchor(ctx context.Context, ref model.Ref, known agent.Epoch, 
 			reached = max(reached, e)
 		}
 	}
-	epoch := max(agent.Epoch(at.Unix())+aheadOfTime(reached, d.Gate.At, at), reached+1)
-	c := Change{Epoch: epoch, Kind: Restored, Before: d.Default, After: d.Default, By: a.By, Why: agent.Prose(a.Why), At: at}
+	epoch := max(model.Epoch(at.Unix())+aheadOfTime(reached, d.Gate.At, at), reached+1)
+	c := Change{Epoch: epoch, Kind: Restored, Before: d.Default, After: d.Default, By: a.By, Why: model.Prose(a.Why), At: at}
 	b := etcd.If(etcd.Same(k.Gate(), d.gateRevision)).
-		Put(k.Gate(), agent.Gate{Epoch: c.Epoch, State: agent.GatePaused, By: a.By, Why: agent.Prose(a.Why), At: at}).
+		Put(k.Gate(), model.Gate{Epoch: c.Epoch, State: model.GatePaused, By: a.By, Why: model.Prose(a.Why), At: at}).
 		Put(k.Change(c.Epoch), c).Touch(s.db.Keys.Targets())
 	return c.Epoch, etcd.Wrap(s.db.Commit(ctx, b), "cannot mark %s as restored", ref)
 }
@@ -304,7 +303,7 @@ func (s *Targets) anchor(ctx context.Context, ref model.Ref, known agent.Epoch, 
 // and commits it.
 func (s *Targets) change(ctx context.Context, b *etcd.Batch, ref model.Ref, d Desires, c Change, a Author) (Change, error) {
 	k, scope := s.db.Env(ref), c.Scope()
-	c.Epoch, c.By, c.Why, c.At = d.Gate.Epoch+1, a.By, agent.Prose(a.Why), a.At.UTC().Truncate(time.Second)
+	c.Epoch, c.By, c.Why, c.At = d.Gate.Epoch+1, a.By, model.Prose(a.Why), a.At.UTC().Truncate(time.Second)
 	fail := func(err error) (Change, error) {
 		return Change{}, fmt.Errorf("cannot change the target of %s in %s: %w", scope, ref, err)
 	}
@@ -317,14 +316,14 @@ func (s *Targets) change(ctx context.Context, b *etcd.Batch, ref model.Ref, d De
 	}
 	key := k.Target(scope)
 	b.If(etcd.Same(k.Gate(), d.gateRevision), etcd.Same(key, d.revisions[key]))
-	if c.After == (agent.Target{}) {
+	if c.After == (model.Target{}) {
 		b.Delete(key)
 	} else {
 		b.Put(key, c.After)
 	}
 	// A promotion opens the gate. It is the newest decision of an operator, and the new epoch voids an older pause or
 	// abort.
-	b.Put(k.Gate(), agent.Gate{Epoch: c.Epoch, State: agent.GateOpen, By: a.By, Why: agent.Prose(a.Why), At: c.At})
+	b.Put(k.Gate(), model.Gate{Epoch: c.Epoch, State: model.GateOpen, By: a.By, Why: model.Prose(a.Why), At: c.At})
 	b.Op(clientv3.OpPut(k.Change(c.Epoch), record)).Touch(s.db.Keys.Targets())
 	history, err := s.past(ctx, ref.String(), d)
 	if err != nil {
@@ -355,7 +354,7 @@ func (s *Targets) change(ctx context.Context, b *etcd.Batch, ref model.Ref, d De
 }
 
 // there guards that the contents of a target exist. A prune may have deleted them after the lookup.
-func (s *Targets) there(ref model.Ref, t agent.Target) *etcd.Batch {
+func (s *Targets) there(ref model.Ref, t model.Target) *etcd.Batch {
 	b := etcd.If()
 	if t.Release != "" {
 		b.If(etcd.Exists(s.db.Keys.Release(t.Release)))
@@ -368,7 +367,7 @@ func (s *Targets) there(ref model.Ref, t agent.Target) *etcd.Batch {
 
 // pruned returns an error that names the missing contents of a target. It returns nil if nothing is missing, or if
 // etcd cannot be read.
-func (s *Targets) pruned(ctx context.Context, ref model.Ref, t agent.Target) error {
+func (s *Targets) pruned(ctx context.Context, ref model.Ref, t model.Target) error {
 	missing := func(key string) bool {
 		resp, err := s.db.Get(ctx, key, clientv3.WithCountOnly())
 		return err == nil && resp.Count == 0
@@ -454,7 +453,7 @@ func (s *Targets) history(ctx context.Context, env string, limit int, damaged *[
 // Undo returns the change that a rollback of a scope undoes: the newest change of its target that is not a rollback and
 // not yet undone.
 func Undo(history []Change, scope etcd.Scope) (undo Change, ok bool) {
-	limit := agent.Epoch(-1)
+	limit := model.Epoch(-1)
 	reachable(history, scope, func(c Change) bool {
 		switch {
 		case limit >= 0 && c.Epoch >= limit:
@@ -470,7 +469,7 @@ func Undo(history []Change, scope etcd.Scope) (undo Change, ok bool) {
 }
 
 // InForce lists the changes of a scope, from an epoch on, that no rollback undid and that changed its target. The history is newest first.
-func InForce(history []Change, scope etcd.Scope, from agent.Epoch) (all []Change) {
+func InForce(history []Change, scope etcd.Scope, from model.Epoch) (all []Change) {
 	for {
 		c, ok := Undo(history, scope)
 		if !ok || c.Epoch < from {
@@ -483,7 +482,7 @@ func InForce(history []Change, scope etcd.Scope, from agent.Epoch) (all []Change
 
 // UndoTo returns the change with which a scope left the target of an epoch, whether or not a rollback undid that epoch
 // later. The history is newest first; epoch is at least OldestReachable.
-func UndoTo(history []Change, scope etcd.Scope, epoch agent.Epoch) (undo Change, ok bool) {
+func UndoTo(history []Change, scope etcd.Scope, epoch model.Epoch) (undo Change, ok bool) {
 	reachable(history, scope, func(c Change) bool {
 		if c.Epoch > epoch {
 			undo, ok = c, true
@@ -502,7 +501,7 @@ func (s *Targets) Rollback(ctx context.Context, ref model.Ref, d Desires, undo C
 }
 
 // Target returns the scope's own target, without inheritance.
-func (d Desires) Target(s etcd.Scope) agent.Target {
+func (d Desires) Target(s etcd.Scope) model.Target {
 	switch {
 	case s.Node != "":
 		return d.Nodes[s.Node]
@@ -513,7 +512,7 @@ func (d Desires) Target(s etcd.Scope) agent.Target {
 }
 
 // With returns d with another target of a scope, for a decision that needs it. Its guards stay those of the read.
-func (d Desires) With(scope etcd.Scope, t agent.Target) Desires {
+func (d Desires) With(scope etcd.Scope, t model.Target) Desires {
 	d.Roles, d.Nodes = maps.Clone(d.Roles), maps.Clone(d.Nodes)
 	switch {
 	case scope.Node != "":

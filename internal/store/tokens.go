@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/etcd"
+	"pulley/internal/model"
 )
 
 // tokenMark begins every join token, for secret scanners: plt_<id: 8 hex digits>_<secret: 64>.
@@ -43,7 +43,7 @@ type Token struct {
 	Created     time.Time    `json:"created"`
 	Expires     time.Time    `json:"expires"`
 	By          string       `json:"by,omitempty"`
-	Why         agent.Prose  `json:"why,omitempty"`
+	Why         model.Prose  `json:"why,omitempty"`
 	Revoked     *Revoked     `json:"revoked,omitempty"`
 }
 
@@ -51,7 +51,7 @@ type Token struct {
 type Revoked struct {
 	At  time.Time   `json:"at"`
 	By  string      `json:"by,omitempty"`
-	Why agent.Prose `json:"why,omitempty"`
+	Why model.Prose `json:"why,omitempty"`
 }
 
 // Ended reports whether the token admits no join any more.

@@ -9,7 +9,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/desired"
 	"pulley/internal/etcd"
 	"pulley/internal/facts"
@@ -71,7 +70,7 @@ func (s *Fleet) Unreadable(ctx context.Context, ref model.Ref) (all []Unreadable
 			}
 			return err
 		},
-		k.Gate(): decodes[agent.Gate], k.Job(): decodes[agent.LiveJob], k.DataHead(): decodes[dataHead], k.AgentChoice(): decodes[desired.AgentWish],
+		k.Gate(): decodes[model.Gate], k.Job(): decodes[model.LiveJob], k.DataHead(): decodes[dataHead], k.AgentChoice(): decodes[desired.AgentWish],
 		k.Applying(): decodes[etcd.LockHolder], k.Provisioning(): decodes[Provisioning], k.Former(): decodes[Former],
 	} {
 		known[key] = true
@@ -89,7 +88,7 @@ func (s *Fleet) Unreadable(ctx context.Context, ref model.Ref) (all []Unreadable
 		read   func(rest string, kv *etcd.KV) error
 		node   bool // the rest of the key is a name of a node or a machine
 	}{
-		{k.Desired(), scoped[agent.Target]("default"), false}, {k.Holds(), scoped[agent.Hold]("all"), false},
+		{k.Desired(), scoped[model.Target]("default"), false}, {k.Holds(), scoped[model.Hold]("all"), false},
 		{k.History(), func(_ string, kv *etcd.KV) error {
 			var c Change
 			if err := etcd.Into(&c)(kv); err != nil || string(kv.Key) == k.Change(c.Epoch) {
@@ -100,18 +99,18 @@ func (s *Fleet) Unreadable(ctx context.Context, ref model.Ref) (all []Unreadable
 		{k.Permits(), func(_ string, kv *etcd.KV) error {
 			record, _ := trust.Split(kv.Value)
 			p, err := trust.ParsePermit(record)
-			if err == nil && (p.Environment != ref.String() || string(kv.Key) != k.Permit(agent.Epoch(p.Epoch))) {
+			if err == nil && (p.Environment != ref.String() || string(kv.Key) != k.Permit(model.Epoch(p.Epoch))) {
 				err = errors.New("it is the permit of another environment or epoch")
 			}
 			return err
 		}, false},
 		{k.Campaigns(), campaignPart, false}, {k.Acts(), valued[machines.Act], false}, {k.Recipients(), valued[Recipients], false},
-		{k.Assignment(""), valued[agent.Assignment], true}, {k.PreviewOrders(), valued[agent.PreviewOrder], true},
-		{k.Exports(), valued[agent.Export], true}, {k.Hosts(), valued[agent.Host], true},
-		{k.MachineRecords(), valued[machines.Record], true}, {k.Retirement(""), valued[agent.Confirmation], true},
-		{k.Statuses(), valued[agent.Status], true}, {k.Identities(), valued[Identity], true},
+		{k.Assignment(""), valued[model.Assignment], true}, {k.PreviewOrders(), valued[model.PreviewOrder], true},
+		{k.Exports(), valued[model.Export], true}, {k.Hosts(), valued[model.Host], true},
+		{k.MachineRecords(), valued[machines.Record], true}, {k.Retirement(""), valued[model.Confirmation], true},
+		{k.Statuses(), valued[model.Status], true}, {k.Identities(), valued[Identity], true},
 		{k.Precreated(""), valued[Precreated], true}, {k.Presigned(""), valued[Presigned], true},
-		{k.FirstBoots(), valued[FirstBoot], true}, {k.Past(""), valued[Past], true}, {k.Flood(""), valued[Flood], true}, {k.Lockout(""), valued[agent.Lockout], true},
+		{k.FirstBoots(), valued[FirstBoot], true}, {k.Past(""), valued[Past], true}, {k.Flood(""), valued[Flood], true}, {k.Lockout(""), valued[model.Lockout], true},
 		{k.Cleanup(""), func(rest string, kv *etcd.KV) error {
 			var c Cleanup
 			if err := etcd.Into(&c)(kv); err != nil || c.Node == etcd.Unescape(rest) {
@@ -200,7 +199,7 @@ func (s *Fleet) AllUnreadable(ctx context.Context) (all map[model.Ref][]Unreadab
 			read = s.unreadableOfNone
 		}
 		found, err := read(ctx, ref)
-		if errors.Is(err, agent.ErrUnreachable) {
+		if errors.Is(err, model.ErrUnreachable) {
 			return nil, nil, err
 		} else if err != nil {
 			unread[ref] = err
@@ -270,10 +269,10 @@ func (s *Fleet) unreadableRuns(ctx context.Context, k etcd.EnvKeys, add func(*et
 		case err != nil:
 		case !etcd.IsSegment(node) || !etcd.IsSegment(id):
 			err = errNotOurs
-		case id == agent.PreviewRun:
-			_, err = agent.DecodePreview(kv.Value)
+		case id == model.PreviewRun:
+			_, err = model.DecodePreview(kv.Value)
 		default:
-			_, _, err = agent.DecodeRun(kv.Value)
+			_, _, err = model.DecodeRun(kv.Value)
 		}
 		if err != nil {
 			add(kv, etcd.Unescape(node), err)
@@ -331,7 +330,7 @@ func (s *Fleet) DeleteUnreadable(ctx context.Context, ref model.Ref, u Unreadabl
 		if err != nil {
 			return etcd.Wrap(err, "cannot repair key %s", u.Key)
 		}
-		b.Put(u.Key, agent.Gate{State: agent.GateOpen, Epoch: newest})
+		b.Put(u.Key, model.Gate{State: model.GateOpen, Epoch: newest})
 	} else {
 		b.Delete(u.Key)
 	}

@@ -10,7 +10,6 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/etcd"
 	"pulley/internal/machines"
@@ -114,7 +113,7 @@ func (s *Machines) World(ctx context.Context, ref model.Ref, now time.Time) (mac
 
 func (s *Machines) world(ctx context.Context, ref model.Ref, now time.Time) (machines.World, error) {
 	k := s.db.Env(ref)
-	w := machines.World{Now: now, Records: map[string]machines.Record{}, Views: map[string]agent.View{}, Held: map[string]agent.Hold{}}
+	w := machines.World{Now: now, Records: map[string]machines.Record{}, Views: map[string]model.View{}, Held: map[string]model.Hold{}}
 	guards := map[string]int64{}
 	var err error
 	w.Revision, err = s.db.Read(ctx, guards, etcd.Point{Key: k.Spec(), Read: func(kv *etcd.KV) (err error) {
@@ -151,11 +150,11 @@ func (s *Machines) world(ctx context.Context, ref model.Ref, now time.Time) (mac
 		views[node] = true
 	}
 	for node := range views {
-		var said *agent.Status
+		var said *model.Status
 		if st, ok := f.Statuses[node]; ok {
 			said = &st
 		}
-		w.Views[node] = agent.Look(said, f.Desired(f.RoleOf(node), node), now)
+		w.Views[node] = model.Look(said, f.Desired(f.RoleOf(node), node), now)
 	}
 	f.held(&w)
 	return w, nil

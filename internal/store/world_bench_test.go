@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -24,18 +24,18 @@ func BenchmarkWorld(b *testing.B) {
 	if _, err := a.PutSpec(ctx, e, 0); err != nil {
 		b.Fatal(err)
 	}
-	target := agent.Target{Release: "1.0.0", Tree: fmt.Sprintf("%064d", 1)}
+	target := model.Target{Release: "1.0.0", Tree: fmt.Sprintf("%064d", 1)}
 	for n := range e.Nodes() {
 		node := n.String()
-		said := agent.Status{
-			Node: node, Role: "compute", Phase: agent.Idle, Action: "nothing", Cause: agent.Cause{Reason: agent.ReasonUpToDate}, Target: target, LastGood: target, Enforcing: target,
-			SeenAt: time.Now(), RanAt: time.Now(), Outcome: agent.Unchanged, LastRun: "20261120T222330Z-0123", Settings: agent.DefaultSettings(), Version: "1.0.0", Machine: fmt.Sprintf("%032d", n.Num), Boot: fmt.Sprintf("%036d", n.Num),
+		said := model.Status{
+			Node: node, Role: "compute", Phase: model.Idle, Action: "nothing", Cause: model.Cause{Reason: model.ReasonUpToDate}, Target: target, LastGood: target, Enforcing: target,
+			SeenAt: time.Now(), RanAt: time.Now(), Outcome: model.Unchanged, LastRun: "20261120T222330Z-0123", Settings: model.DefaultSettings(), Version: "1.0.0", Machine: fmt.Sprintf("%032d", n.Num), Boot: fmt.Sprintf("%036d", n.Num),
 		}
 		r := machines.Record{Node: node, Name: n.Hostname(), ID: fmt.Sprintf("%036d", n.Num), Phase: machines.Made, Driver: "openstack", Flavor: "m1.large", Image: "debian-12", Tries: 1, Token: "0123abcd", By: "ann", At: time.Now().UTC()}
-		if err := st.Fleet.Register(ctx, "dev", agent.Host{Node: node, Role: "compute", Hostname: n.Hostname(), Addresses: []string{"10.0.0.1"}, MachineID: said.Machine, At: time.Now().UTC()}); err != nil {
+		if err := st.Fleet.Register(ctx, "dev", model.Host{Node: node, Role: "compute", Hostname: n.Hostname(), Addresses: []string{"10.0.0.1"}, MachineID: said.Machine, At: time.Now().UTC()}); err != nil {
 			b.Fatal(err)
 		}
-		if err := st.Node.Report(ctx, agent.Identity{Node: node, Environment: "dev"}, said, nil, nil); err != nil {
+		if err := st.Node.Report(ctx, model.Identity{Node: node, Environment: "dev"}, said, nil, nil); err != nil {
 			b.Fatal(err)
 		}
 		if err := a.Put(ctx, r, nil); err != nil {

@@ -20,14 +20,15 @@ import (
 	"pulley/internal/cli"
 	"pulley/internal/failpoint"
 	"pulley/internal/firstboot"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/puppet"
 )
 
 // Cleaned is what a removal of Pulley from this machine did, in the order of its work; of a dry run, what it would do.
 type Cleaned struct {
-	Left    agent.Identity // the former node; zero if the machine left before, or was no node
-	Listed  agent.Identity // the node that an operator still has to remove from the fleet; zero for none
+	Left    model.Identity // the former node; zero if the machine left before, or was no node
+	Listed  model.Identity // the node that an operator still has to remove from the fleet; zero for none
 	Removed []string       // paths, and parts of files
 	Stays   []string
 }

@@ -16,6 +16,7 @@ import (
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
+	"pulley/internal/model"
 	"pulley/internal/schedule"
 	"pulley/puppet"
 )
@@ -31,7 +32,7 @@ func (b *cron) scheduleLeft(context.Context) (string, error) {
 	}
 	disk, err := agent.ReadDisk(c.StateDir())
 	if err == nil {
-		var state agent.State
+		var state model.State
 		state, err = disk.Load()
 		err = errors.Join(err, disk.Close())
 		if schedule, missing := bounded.ReadFile(c.Crontab(), nodeconfig.MaxFileBytes); err == nil && missing == nil && len(host.AgentJobs(schedule)) > 0 && !state.LastGood.IsZero() {
@@ -101,7 +102,7 @@ func (b *cron) fromRelease(ctx context.Context, n *node.Node, crontab string) er
 	if err != nil {
 		return err
 	}
-	if result.Kind != agent.Success {
+	if result.Kind != model.Success {
 		return fmt.Errorf("release %s cannot set up the schedule: %s", job.Target.Release, cli.Clean(result.Problem.String()))
 	}
 	if text, err := bounded.ReadFile(crontab, nodeconfig.MaxFileBytes); err != nil || len(host.AgentJobs(text)) == 0 {
@@ -128,11 +129,11 @@ func SetUpCron(ctx context.Context, n *node.Node, schedule string) error {
 		return err
 	}
 	defer os.RemoveAll(tree) // the next start writes it again
-	result, err := n.Puppet.Apply(ctx, agent.Job{Identity: n.Identity, ID: "bootstrap", Tree: tree})
+	result, err := n.Puppet.Apply(ctx, model.Job{Identity: n.Identity, ID: "bootstrap", Tree: tree})
 	if err != nil {
 		return err
 	}
-	if result.Kind != agent.Success {
+	if result.Kind != model.Success {
 		return fmt.Errorf("the first run of Puppet did not succeed: %s", cli.Clean(result.Problem.String()))
 	}
 	return nil

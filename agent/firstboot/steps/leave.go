@@ -15,6 +15,7 @@ import (
 	"pulley/internal/child"
 	"pulley/internal/cli"
 	"pulley/internal/join"
+	"pulley/internal/model"
 )
 
 // leaveTimeout limits the verb: a machine that powers off does not wait for long.
@@ -22,7 +23,7 @@ const leaveTimeout = time.Minute
 
 // Leave removes this machine from its fleet, and returns its former node. With atPoweroff, it does so only while
 // systemd powers the machine off; left reports whether it did.
-func Leave(ctx context.Context, flags nodeconfig.Flags, env cli.Env, atPoweroff bool) (node agent.Identity, left bool, err error) {
+func Leave(ctx context.Context, flags nodeconfig.Flags, env cli.Env, atPoweroff bool) (node model.Identity, left bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, leaveTimeout)
 	defer cancel()
 	if atPoweroff {

@@ -13,6 +13,7 @@ import (
 	"pulley/agent"
 	"pulley/agent/nodeconfig"
 	"pulley/internal/firstboot"
+	"pulley/internal/model"
 	"pulley/internal/stablehash"
 )
 
@@ -58,7 +59,7 @@ func TestLeavingMachineKeepsNoKey(t *testing.T) {
 	} {
 		got := test.got
 		c := nodeconfig.Under(t.TempDir())
-		c.Identity = agent.Identity{Node: "web1", Environment: "dev"}
+		c.Identity = model.Identity{Node: "web1", Environment: "dev"}
 		c.Puppet.SSLDir = filepath.Join(c.Root, "former")
 		if err := (firstboot.Disk{Dir: c.StateDir()}).Save(firstboot.State{Started: time.Now().Add(-test.started), Steps: map[firstboot.Name]firstboot.StepState{firstboot.Certificate: got}}); err != nil {
 			t.Fatal(err)

@@ -12,13 +12,13 @@ import (
 	"path/filepath"
 	"strings"
 
-	"pulley/agent"
 	"pulley/agent/nodeconfig"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/failpoint"
 	"pulley/internal/firstboot"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 )
 
@@ -167,7 +167,7 @@ func (b *member) pinned() (*join.Client, error) {
 
 // Report reports a step to serve: with the token until there is a certificate.
 func (b *member) Report(ctx context.Context, step firstboot.Name, state firstboot.Progress, problem string) error {
-	b.unreported = b.report(ctx, join.Progress{Step: string(step), State: string(state), Error: agent.Prose(problem), Finished: b.finished})
+	b.unreported = b.report(ctx, join.Progress{Step: string(step), State: string(state), Error: model.Prose(problem), Finished: b.finished})
 	return b.unreported
 }
 

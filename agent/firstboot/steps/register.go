@@ -8,11 +8,11 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/agent/control"
 	"pulley/agent/nodeconfig"
 	"pulley/internal/firstboot"
 	"pulley/internal/join"
+	"pulley/internal/model"
 )
 
 func (b *member) registerLeft(ctx context.Context) (string, error) {
@@ -39,7 +39,7 @@ func (b *member) registerLeft(ctx context.Context) (string, error) {
 
 // passingStore marks an error as temporary if etcd did not answer.
 func passingStore(err error) error {
-	if errors.Is(err, agent.ErrUnreachable) {
+	if errors.Is(err, model.ErrUnreachable) {
 		return firstboot.Passing(err)
 	}
 	return err
@@ -73,15 +73,15 @@ func (b *member) register(ctx context.Context) error {
 	return passingStore(errors.Join(err, s.Close()))
 }
 
-func (b *member) host(c nodeconfig.Config) agent.Host {
+func (b *member) host(c nodeconfig.Config) model.Host {
 	name, _ := os.Hostname() // shown to people only
-	return agent.Host{
+	return model.Host{
 		Node: c.Identity.Node, Role: c.Identity.Role, Hostname: name, Addresses: addresses(), MachineID: nodeconfig.MachineID(b.Root),
 		At: b.Env.Now().UTC().Truncate(time.Second), By: "bootstrap",
 	}
 }
 
-func sameHost(a, b agent.Host) bool {
+func sameHost(a, b model.Host) bool {
 	return a.Node == b.Node && a.Role == b.Role && a.Hostname == b.Hostname && a.MachineID == b.MachineID &&
 		slices.Equal(a.Addresses, b.Addresses)
 }

@@ -10,6 +10,7 @@ import (
 	"pulley/agent/node"
 	"pulley/internal/cli"
 	"pulley/internal/firstboot"
+	"pulley/internal/model"
 )
 
 // look stages the promoted release, and reads what it says about the Puppet server of this node.
@@ -55,7 +56,7 @@ func (b *server) bootstrap(ctx context.Context, n *node.Node) error {
 	if err != nil {
 		return err
 	}
-	run := agent.Run{ID: job.ID, Node: job.Node, Target: job.Target, Action: agent.Enforce, Reason: agent.ReasonFirstBoot, Started: begun, Duration: b.Env.Now().Sub(begun), Result: result}
+	run := model.Run{ID: job.ID, Node: job.Node, Target: job.Target, Action: model.Enforce, Reason: model.ReasonFirstBoot, Started: begun, Duration: b.Env.Now().Sub(begun), Result: result}
 	if err := b.withDisk(func(d *agent.Disk) error { return d.SpoolRun(run) }); err != nil {
 		return err
 	}
@@ -63,8 +64,8 @@ func (b *server) bootstrap(ctx context.Context, n *node.Node) error {
 }
 
 // judged returns the error of a run that did not succeed. A server that went away is a temporary one.
-func judged(r agent.Result) error {
-	if r.Kind == agent.Success && r.Outcome != agent.Failed {
+func judged(r model.Result) error {
+	if r.Kind == model.Success && r.Outcome != model.Failed {
 		return nil
 	}
 	err := fmt.Errorf("the run did not succeed: %s", cli.Clean(r.Problem.String()))
@@ -75,8 +76,8 @@ func judged(r agent.Result) error {
 }
 
 // serverGone reports whether a run failed by its server, before or during the catalog.
-func serverGone(p agent.Problem) bool {
-	return p.Code == agent.PuppetServerAway || p.Code == agent.PuppetServerLost
+func serverGone(p model.Problem) bool {
+	return p.Code == model.PuppetServerAway || p.Code == model.PuppetServerLost
 }
 
 // firstRunLeft is the first tick of the node. It also precedes Puppet's own daemon: until it succeeded, ticks run Puppet.
@@ -110,11 +111,11 @@ func (b *server) tick(ctx context.Context) error {
 		return judged(report.Run.Result)
 	case report.Err != nil:
 		return report.Err
-	case d.Blocked.Reason == agent.ReasonServerAway || d.Reason == agent.ReasonServerAway || d.Reason == agent.ReasonUnreachable || report.Unreachable:
+	case d.Blocked.Reason == model.ReasonServerAway || d.Reason == model.ReasonServerAway || d.Reason == model.ReasonUnreachable || report.Unreachable:
 		return firstboot.Passing(errors.New(d.Sentence()))
-	case d.Blocked.Reason == agent.ReasonBackoff && d.Blocked.Params.Attempt != nil && serverGone(d.Blocked.Params.Attempt.Problem):
+	case d.Blocked.Reason == model.ReasonBackoff && d.Blocked.Params.Attempt != nil && serverGone(d.Blocked.Params.Attempt.Problem):
 		return firstboot.Passing(errors.New(d.Blocked.Sentence()))
-	case d.Blocked.Reason == agent.ReasonBackoff || d.Blocked.Reason == agent.ReasonStuck || d.Blocked.Reason == agent.ReasonRefused:
+	case d.Blocked.Reason == model.ReasonBackoff || d.Blocked.Reason == model.ReasonStuck || d.Blocked.Reason == model.ReasonRefused:
 		return errors.New(d.Blocked.Sentence())
 	default:
 		b.Log.Info("the node runs later", "reason", d.Reason, "sentence", d.Sentence())

@@ -18,6 +18,7 @@ import (
 	"pulley/agent"
 	"pulley/agent/nodeconfig"
 	"pulley/agent/stage"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -84,8 +85,8 @@ func open(endpoint, root, role string, number int) (*consumer, error) {
 	log := slog.New(slog.DiscardHandler)
 	c := &consumer{}
 	config := nodeconfig.Config{
-		Root: root, Identity: agent.Identity{Node: name, Certname: name, Role: role, Environment: "dev", PuppetEnvironment: "dev"},
-		Settings: agent.DefaultSettings(), Store: store.Config{Endpoints: []string{endpoint}, Timeout: time.Minute},
+		Root: root, Identity: model.Identity{Node: name, Certname: name, Role: role, Environment: "dev", PuppetEnvironment: "dev"},
+		Settings: model.DefaultSettings(), Store: store.Config{Endpoints: []string{endpoint}, Timeout: time.Minute},
 	}
 	config.DiskReserveMiB = 1 // the nodes share one file system
 	if err := os.MkdirAll(config.StateDir(), 0o700); err != nil {
@@ -139,28 +140,28 @@ type reader struct {
 	*consumer
 }
 
-func (r reader) FetchHosts(ctx context.Context, id agent.Identity) error {
+func (r reader) FetchHosts(ctx context.Context, id model.Identity) error {
 	r.reads++
 	return r.Hosts.FetchHosts(ctx, id)
 }
 
 // Blocked lets Puppet run.
-func (c *consumer) Blocked() *agent.Blocked { return nil }
+func (c *consumer) Blocked() *model.Blocked { return nil }
 
-func (c *consumer) Reach(context.Context, agent.Job) *agent.Problem { return nil }
+func (c *consumer) Reach(context.Context, model.Job) *model.Problem { return nil }
 
 // Apply counts.
-func (c *consumer) Apply(context.Context, agent.Job) (agent.Result, error) {
+func (c *consumer) Apply(context.Context, model.Job) (model.Result, error) {
 	c.runs++
-	return agent.Result{Kind: agent.Success, Outcome: agent.Unchanged}, nil
+	return model.Result{Kind: model.Success, Outcome: model.Unchanged}, nil
 }
 
 // The machine has no files and no hooks.
 
 func (c *consumer) Remember() error                         { return nil }
 func (c *consumer) Restore() error                          { return nil }
-func (c *consumer) Verify(context.Context, agent.Job) error { return nil }
-func (c *consumer) Tell(context.Context, agent.Job, []byte, string, func(string) error) error {
+func (c *consumer) Verify(context.Context, model.Job) error { return nil }
+func (c *consumer) Tell(context.Context, model.Job, []byte, string, func(string) error) error {
 	return nil
 }
-func (c *consumer) Retire(context.Context, agent.Job, agent.Prose) error { return nil }
+func (c *consumer) Retire(context.Context, model.Job, model.Prose) error { return nil }

@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -90,7 +90,7 @@ func (c *Certificates) trustedBy(ctx context.Context, connection store.Config) e
 		switch err := st.Cluster.Ping(ctx); {
 		case err == nil:
 			return &JoinError{Obstacle: AdmitsUnknown}
-		case errors.Is(err, agent.ErrUnreachable):
+		case errors.Is(err, model.ErrUnreachable):
 			return c.distrusted(err)
 		}
 		return nil

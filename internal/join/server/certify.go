@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/clip"
 	"pulley/internal/join"
 	"pulley/internal/model"
@@ -130,7 +129,7 @@ func parseCSR(text string) (*x509.CertificateRequest, *join.RefusedError) {
 	r, err := pki.ParseCSR([]byte(text))
 	switch {
 	case err != nil:
-		return nil, no(join.BadCSR, join.Params{Problem: agent.Prose(clip.Text(err.Error(), maxSaid))})
+		return nil, no(join.BadCSR, join.Params{Problem: model.Prose(clip.Text(err.Error(), maxSaid))})
 	case r.Subject.String() != "" || len(r.DNSNames)+len(r.IPAddresses)+len(r.EmailAddresses)+len(r.URIs)+len(r.Extensions) > 0:
 		return nil, no(join.CSRHasName, join.Params{})
 	}

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/join"
 	"pulley/internal/machines"
@@ -32,7 +31,7 @@ func (w *world) stack(s *serve, stack string) (model.Ref, machine, string) {
 	must(err)
 	node := model.Node{Role: "controller", Num: 1, Stack: stack}.String()
 	must(a.Note(ctx, machines.Act{At: time.Now(), Node: node, Did: machines.Created, Reasons: []machines.Reason{{Code: machines.NoMachine}}, By: "ann"}))
-	must(a.Hold(ctx, node, agent.Hold{Mode: agent.Freeze, Who: "ann"}))
+	must(a.Hold(ctx, node, model.Hold{Mode: model.Freeze, Who: "ann"}))
 	must(a.Close())
 	m := w.machine("machine-of-"+stack, s)
 	token := w.token(store.Token{Environment: ref.String()})
@@ -45,7 +44,7 @@ func (w *world) stack(s *serve, stack string) (model.Ref, machine, string) {
 	i, _, err := w.st.Identities.Get(ctx, ref, node)
 	must(err)
 	own := w.etcd.Store(i.User)
-	must(own.Node.Report(ctx, agent.Identity{Node: node, Environment: ref.String()}, agent.Status{Node: node}, []agent.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil))
+	must(own.Node.Report(ctx, model.Identity{Node: node, Environment: ref.String()}, model.Status{Node: node}, []model.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil))
 	return ref, is, i.User
 }
 
@@ -69,13 +68,13 @@ func TestDestroyedStackLeavesOthersAlone(t *testing.T) {
 	if again == user {
 		t.Errorf("the node is %s again", again)
 	}
-	if _, err := w.etcd.Store(user).Node.Desire(t.Context(), agent.Identity{Node: "controller1_t41", Role: "controller", Environment: ref.String()}); !errors.Is(err, store.ErrRevoked) {
+	if _, err := w.etcd.Store(user).Node.Desire(t.Context(), model.Identity{Node: "controller1_t41", Role: "controller", Environment: ref.String()}); !errors.Is(err, store.ErrRevoked) {
 		t.Errorf("its old certificate: %v", err)
 	}
 	if _, err := old.Renew(t.Context(), old.key, old.is); err == nil {
 		t.Error("its old certificate is renewed")
 	}
-	if _, err := w.etcd.Store(again).Node.Desire(t.Context(), agent.Identity{Node: "controller1_t41", Role: "controller", Environment: ref.String()}); err != nil {
+	if _, err := w.etcd.Store(again).Node.Desire(t.Context(), model.Identity{Node: "controller1_t41", Role: "controller", Environment: ref.String()}); err != nil {
 		t.Errorf("its new certificate: %v", err)
 	}
 }

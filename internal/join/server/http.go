@@ -16,9 +16,9 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"pulley/agent"
 	"pulley/internal/clip"
 	"pulley/internal/join"
+	"pulley/internal/model"
 )
 
 // caller is a request with its attributes for the log.
@@ -108,7 +108,7 @@ func (g gate) answer(do func(context.Context, *caller) (any, error)) http.Handle
 		case errors.As(err, &busy):
 			g.metrics.turnedAway.Inc()
 			writeRefusal(w, http.StatusServiceUnavailable, &join.RefusedError{Reason: busy.reason, Params: busy.params}, busy.after)
-		case errors.Is(err, agent.ErrUnreachable) || ctx.Err() != nil:
+		case errors.Is(err, model.ErrUnreachable) || ctx.Err() != nil:
 			g.log.Warn("a request could not be answered", append(c.say, "path", r.URL.Path, "from", c.from, "error", err)...)
 			writeRefusal(w, http.StatusServiceUnavailable, &join.RefusedError{Reason: join.NoEtcd}, 2*time.Second)
 		default:

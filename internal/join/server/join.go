@@ -10,7 +10,6 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/clip"
 	"pulley/internal/join"
 	"pulley/internal/model"
@@ -88,7 +87,7 @@ func readRequest(c *caller) (joining, error) {
 		return joining{}, no(join.NotThisTransport, join.Params{})
 	}
 	if a.key, err = pki.KeyDigest(csr.PublicKey); err != nil {
-		return joining{}, no(join.BadCSR, join.Params{Problem: agent.Prose(clip.Text(err.Error(), maxSaid))})
+		return joining{}, no(join.BadCSR, join.Params{Problem: model.Prose(clip.Text(err.Error(), maxSaid))})
 	}
 	return a, nil
 }

@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -50,7 +50,7 @@ func TestMachineJoins(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer own.Close()
-	id := agent.Identity{Node: "controller1", Role: "controller", Environment: "dev"}
+	id := model.Identity{Node: "controller1", Role: "controller", Environment: "dev"}
 	d, err := own.Node.Desire(t.Context(), id)
 	if err != nil {
 		t.Fatalf("it can't read what concerns it: %v", err)
@@ -58,10 +58,10 @@ func TestMachineJoins(t *testing.T) {
 	if d.Host == nil || d.Host.MachineID != "m1" || d.Host.Hostname != "m1" || len(d.Host.Addresses) != 1 {
 		t.Errorf("its entry of the list of hosts is %+v", d.Host)
 	}
-	if err := own.Node.Report(t.Context(), id, agent.Status{Node: "controller1"}, nil, nil); err != nil {
+	if err := own.Node.Report(t.Context(), id, model.Status{Node: "controller1"}, nil, nil); err != nil {
 		t.Errorf("it can't write its status: %v", err)
 	}
-	if err := own.Node.Report(t.Context(), agent.Identity{Node: "controller2", Environment: "dev"}, agent.Status{}, nil, nil); err == nil {
+	if err := own.Node.Report(t.Context(), model.Identity{Node: "controller2", Environment: "dev"}, model.Status{}, nil, nil); err == nil {
 		t.Error("it writes the status of another node")
 	}
 }

@@ -3,7 +3,6 @@ package server
 import (
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/clip"
 	"pulley/internal/join"
 	"pulley/internal/model"
@@ -191,5 +190,5 @@ func machineRemoved(machine, node string, r store.Removal) *join.RefusedError {
 }
 
 func removed(node string, r store.Removal) join.Params {
-	return join.Params{Node: node, At: r.At.UTC(), By: r.By, Why: agent.Prose(r.Why)}
+	return join.Params{Node: node, At: r.At.UTC(), By: r.By, Why: model.Prose(r.Why)}
 }

@@ -5,9 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/store"
 )
 
@@ -22,8 +22,8 @@ func TestNamesWithFormerOwners(t *testing.T) {
 	removed := func(machine string, left bool) *store.Identity {
 		return &store.Identity{Node: "controller1", Machine: machine, Removed: &store.Removal{At: noon, By: "ann", Why: "broken", Left: left}}
 	}
-	listed := func(machine string) *agent.Host {
-		return &agent.Host{Node: "controller1", Role: "controller", MachineID: machine}
+	listed := func(machine string) *model.Host {
+		return &model.Host{Node: "controller1", Role: "controller", MachineID: machine}
 	}
 	gone := &store.Past{Node: "controller2", As: "controller2", Removed: &store.Removal{At: noon, By: "ann"}, Revision: 50}
 	inBoot := &store.FirstBoot{Machine: "other", Node: "controller1", Step: "puppet"}
@@ -35,7 +35,7 @@ func TestNamesWithFormerOwners(t *testing.T) {
 		usedUp    bool
 		claimed   bool
 		identity  *store.Identity
-		host      *agent.Host
+		host      *model.Host
 		holder    *store.FirstBoot
 		was       *store.Past
 		want      join.Reason // "" joins
@@ -111,7 +111,7 @@ func TestRefusalHidesMachineID(t *testing.T) {
 	f := store.JoinFacts{Token: token, Minted: 10, Spec: &environments.Environment{Name: "dev", Roles: []environments.Role{role("controller", 1)}}}
 	a := joining{Request: join.Request{Machine: join.Machine{ID: "me"}}, secret: "secret", env: "dev", node: "controller1"}
 	listed, held, inBoot := f, f, f
-	listed.Host = &agent.Host{Node: "controller1", MachineID: id}
+	listed.Host = &model.Host{Node: "controller1", MachineID: id}
 	held.Identity = &store.Identity{Node: "controller1", User: "u", Machine: id}
 	inBoot.Identity, inBoot.Holder = held.Identity, &store.FirstBoot{Machine: id, Node: "controller1", Step: "puppet"}
 	for name, f := range map[string]store.JoinFacts{"on the list": listed, "joined": held, "in its first boot": inBoot} {

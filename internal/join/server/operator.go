@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 
-	"pulley/agent"
 	"pulley/internal/clip"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/store"
 )
@@ -51,7 +51,7 @@ func (d *Server) settleOperator(ctx context.Context, a joining, name string) (st
 	}
 	user := pki.Name{Prefix: d.Store.Prefix(), Kind: pki.KindOperator, Subject: name, Incarnation: pki.NewIncarnation()}
 	if err := user.Check(); err != nil {
-		return store.OperatorIdentity{}, no(join.BadRequest, join.Params{Field: join.FieldOperator, Problem: agent.Prose(clip.Text(err.Error(), maxSaid))})
+		return store.OperatorIdentity{}, no(join.BadRequest, join.Params{Field: join.FieldOperator, Problem: model.Prose(clip.Text(err.Error(), maxSaid))})
 	}
 	o := store.OperatorIdentity{
 		Name: name, As: f.Token.As, User: user.String(), Incarnation: user.Incarnation, Key: a.key,

@@ -6,7 +6,6 @@ import (
 	"regexp"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/clip"
 	"pulley/internal/join"
 	"pulley/internal/model"
@@ -105,7 +104,7 @@ func (d *Server) reporter(ctx context.Context, c *caller, p join.ProgressRequest
 	who := reporter{ref: ref, token: *t, node: t.Node, role: t.Role}
 	if who.node == "" && p.Node != "" {
 		if err := model.CheckMember(p.Node); err != nil {
-			return reporter{}, no(join.BadRequest, join.Params{Field: join.FieldNode, Problem: agent.Prose(clip.Text(err.Error(), maxSaid))})
+			return reporter{}, no(join.BadRequest, join.Params{Field: join.FieldNode, Problem: model.Prose(clip.Text(err.Error(), maxSaid))})
 		}
 		who.node = p.Node
 	}

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/join"
 	"pulley/internal/model"
 	"pulley/internal/store"
@@ -27,7 +26,7 @@ func TestFirstBootIsRecorded(t *testing.T) {
 	say := func(c *join.Client, token, step, state, problem string, finished bool) {
 		t.Helper()
 		at = at.Add(time.Second)
-		p := join.Progress{Machine: "m1", Hostname: "blank", Step: step, State: state, Error: agent.Prose(problem), Finished: finished}
+		p := join.Progress{Machine: "m1", Hostname: "blank", Step: step, State: state, Error: model.Prose(problem), Finished: finished}
 		if err := c.Progress(t.Context(), token, p); err != nil {
 			t.Fatal(err)
 		}
@@ -170,7 +169,7 @@ func TestFirstBootsOfTokenAreBounded(t *testing.T) {
 	m := w.machine("m", s)
 	refused := 0
 	for i := range 20 {
-		p := join.Progress{Machine: fmt.Sprintf("m%d", i), Step: "network", State: "started", Error: agent.Prose(fmt.Sprintf("%10000d", 1)), Hostname: fmt.Sprintf("%10000d", 1)}
+		p := join.Progress{Machine: fmt.Sprintf("m%d", i), Step: "network", State: "started", Error: model.Prose(fmt.Sprintf("%10000d", 1)), Hostname: fmt.Sprintf("%10000d", 1)}
 		if err := m.Progress(t.Context(), token, p); err != nil {
 			want(t, err, join.TooManyMachines)
 			refused++

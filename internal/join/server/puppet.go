@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/hieradata"
 	"pulley/internal/clip"
@@ -47,7 +46,7 @@ func (d *Server) puppet(ctx context.Context, c *caller) (any, error) {
 	}
 	p, err := d.puppetNode(who.ref, spec, who.identity.Node, who.identity.Role, c.say)
 	if err != nil {
-		return nil, no(join.PuppetCARefused, join.Params{Problem: agent.Prose(err.Error())})
+		return nil, no(join.PuppetCARefused, join.Params{Problem: model.Prose(err.Error())})
 	}
 	ctx, cancel := context.WithTimeout(ctx, d.caTime)
 	defer cancel()
@@ -73,11 +72,11 @@ const caTime = 20 * time.Second
 // puppetFailure turns a failure of Puppet's CA into a refusal. What an operator has to repair is final for the machine's request.
 func puppetFailure(err error) error {
 	var failed *puppetserver.Error
-	hangs := errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, agent.ErrUnreachable) // of etcd
+	hangs := errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, model.ErrUnreachable) // of etcd
 	if !errors.As(err, &failed) && !hangs {
 		return err
 	}
-	p := join.Params{Problem: agent.Prose(clip.Text(err.Error(), maxSaid*2))}
+	p := join.Params{Problem: model.Prose(clip.Text(err.Error(), maxSaid*2))}
 	if hangs || failed.Code == puppetserver.Unreachable || failed.Code == puppetserver.ServerFailed {
 		return &busyError{reason: join.PuppetCAFailed, params: p, after: 10 * time.Second}
 	}
@@ -354,7 +353,7 @@ func (d *Server) Presign(ctx context.Context, ref model.Ref, spec *environments.
 			d.Log.Info("signed a certificate of Puppet's CA before its machine boots", append(p.say, "certname", p.name, "ca", ca.URL)...)
 			return nil
 		}
-		if made.Problem = agent.Prose(clip.Text(err.Error(), maxSaid*2)); made.Key != "" {
+		if made.Problem = model.Prose(clip.Text(err.Error(), maxSaid*2)); made.Key != "" {
 			err = errors.Join(err, d.Store.Identities.PutPresigned(ctx, ref, node, made))
 		}
 		return err

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/hosts"
 	"pulley/internal/join"
@@ -17,7 +16,7 @@ import (
 // until it is registered.
 type names struct {
 	environments.HostSettings
-	listed map[string]agent.Host
+	listed map[string]model.Host
 	owned  map[netip.Addr]string
 }
 
@@ -31,7 +30,7 @@ func (d *Server) readNames(ctx context.Context, ref model.Ref) (names, error) {
 		spec = &environments.Environment{}
 	}
 	all := names{HostSettings: spec.Hosts}
-	var exports map[string]agent.Export
+	var exports map[string]model.Export
 	if all.AddressFact != "" {
 		all.listed, exports, err = d.Store.Fleet.Exports(ctx, ref)
 	} else {
@@ -54,13 +53,13 @@ func (d *Server) readNames(ctx context.Context, ref model.Ref) (names, error) {
 	}
 	for n := range spec.Nodes() {
 		if _, listed := all.listed[n.String()]; !listed {
-			all.listed[n.String()] = agent.Host{}
+			all.listed[n.String()] = model.Host{}
 		}
 	}
 	for _, role := range spec.Roles {
 		for _, member := range role.Members {
 			if _, listed := all.listed[member]; !listed {
-				all.listed[member] = agent.Host{}
+				all.listed[member] = model.Host{}
 			}
 		}
 	}
@@ -69,7 +68,7 @@ func (d *Server) readNames(ctx context.Context, ref model.Ref) (names, error) {
 
 // described returns what a machine may say of itself, for the entry of its node in the host list, which the caller writes. The names are read
 // again before a refusal, and before a listed node gets another address: another serve may have given it away a moment ago.
-func (d *Server) described(ctx context.Context, ref model.Ref, node, role string, m join.Machine, from string) (h agent.Host, err error) {
+func (d *Server) described(ctx context.Context, ref model.Ref, node, role string, m join.Machine, from string) (h model.Host, err error) {
 	again := false
 	describe := func(all names) {
 		was := all.listed[node]
@@ -86,36 +85,36 @@ func (d *Server) described(ctx context.Context, ref model.Ref, node, role string
 
 // add adds an entry before it is written, for the next requests. It stays pending until a read finds it. Two nodes that register one address at
 // two instances of serve at the same instant may both be accepted: it is then the main one of neither, and doctor names both.
-func (d *Server) add(ref model.Ref, all names, h agent.Host) {
+func (d *Server) add(ref model.Ref, all names, h model.Host) {
 	all.listed[h.Node] = h
 	for a := range all.main(h) {
 		all.owned[a] = h.Node
 	}
 	if d.pending[ref] == nil {
-		d.pending[ref] = map[string]agent.Host{}
+		d.pending[ref] = map[string]model.Host{}
 	}
 	h.At = d.Now()
 	d.pending[ref][h.Node] = h
 }
 
 // main returns the addresses that no other node can register because of an entry.
-func (all names) main(h agent.Host) map[netip.Addr]string {
-	return hosts.Owned(map[string]agent.Host{h.Node: h}, nil, all.Networks, "")
+func (all names) main(h model.Host) map[netip.Addr]string {
+	return hosts.Owned(map[string]model.Host{h.Node: h}, nil, all.Networks, "")
 }
 
 // describe separates what a machine says of itself from what belongs to other nodes. An address that the machine uses now, as its
 // connection shows, is its own: DHCP may have given it the address of a node that is off.
-func (all names) describe(node string, m join.Machine, from string) agent.Host {
-	h := agent.Host{Node: node, Hostname: m.Hostname, MachineID: m.ID}
+func (all names) describe(node string, m join.Machine, from string) model.Host {
+	h := model.Host{Node: node, Hostname: m.Hostname, MachineID: m.ID}
 	if of := all.named(node, m.Hostname); of != "" {
-		h.Hostname, h.Refused = "", append(h.Refused, agent.Claim{Value: m.Hostname, Of: of})
+		h.Hostname, h.Refused = "", append(h.Refused, model.Claim{Value: m.Hostname, Of: of})
 	}
 	peer, _ := netip.ParseAddr(from)
 	for _, text := range m.Addresses {
 		if a, _ := netip.ParseAddr(text); a == peer.Unmap() {
 			h.Checked = text
 		} else if of := all.owned[a]; of != "" && of != node {
-			h.Refused = append(h.Refused, agent.Claim{Value: text, Of: of})
+			h.Refused = append(h.Refused, model.Claim{Value: text, Of: of})
 			continue
 		}
 		h.Addresses = append(h.Addresses, text)

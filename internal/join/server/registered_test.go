@@ -7,10 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/hosts"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -18,7 +18,7 @@ import (
 // A machine must not pass for another node, and an honest one must not be kept out: an address that it really uses is its own.
 func TestMachineDescribesOnlyItself(t *testing.T) {
 	t.Parallel()
-	all := names{listed: map[string]agent.Host{
+	all := names{listed: map[string]model.Host{
 		"web1": {Node: "web1", Role: "web", Addresses: []string{"10.0.0.1"}, Checked: "10.0.0.1"},
 		"db1":  {Node: "db1", Role: "db", Addresses: []string{"10.0.0.31", "172.17.0.1"}, Checked: "10.0.0.31"},
 		"nat1": {Node: "nat1", Role: "nat", Addresses: []string{"192.168.1.7", "172.17.0.1"}}, "app1_t42": {},
@@ -26,16 +26,16 @@ func TestMachineDescribesOnlyItself(t *testing.T) {
 	for name, c := range map[string]struct {
 		from, hostname string
 		addresses      []string
-		want           agent.Host
+		want           model.Host
 	}{
-		"its own":                  {"10.0.0.9", "web1.example.com", []string{"10.0.0.9", "172.17.0.1"}, agent.Host{Hostname: "web1.example.com", Addresses: []string{"10.0.0.9", "172.17.0.1"}, Checked: "10.0.0.9"}},
-		"behind NAT":               {"203.0.113.1", "any", []string{"192.168.1.8"}, agent.Host{Hostname: "any", Addresses: []string{"192.168.1.8"}}},
-		"another's name":           {"10.0.0.9", "DB1.example.com.", nil, agent.Host{Refused: []agent.Claim{{Value: "DB1.example.com.", Of: "db1"}}}},
-		"a name to come":           {"10.0.0.9", "app1-t42", nil, agent.Host{Refused: []agent.Claim{{Value: "app1-t42", Of: "app1_t42"}}}},
-		"another's address":        {"10.0.0.9", "", []string{"10.0.0.9", "10.0.0.31"}, agent.Host{Addresses: []string{"10.0.0.9"}, Checked: "10.0.0.9", Refused: []agent.Claim{{Value: "10.0.0.31", Of: "db1"}}}},
-		"another's behind NAT":     {"203.0.113.1", "", []string{"192.168.1.7"}, agent.Host{Refused: []agent.Claim{{Value: "192.168.1.7", Of: "nat1"}}}},
-		"DHCP gave it the address": {"::ffff:10.0.0.31", "", []string{"10.0.0.31"}, agent.Host{Addresses: []string{"10.0.0.31"}, Checked: "10.0.0.31"}},
-		"the same as before":       {"10.0.0.1", "", []string{"10.0.0.1"}, agent.Host{Addresses: []string{"10.0.0.1"}, Checked: "10.0.0.1"}},
+		"its own":                  {"10.0.0.9", "web1.example.com", []string{"10.0.0.9", "172.17.0.1"}, model.Host{Hostname: "web1.example.com", Addresses: []string{"10.0.0.9", "172.17.0.1"}, Checked: "10.0.0.9"}},
+		"behind NAT":               {"203.0.113.1", "any", []string{"192.168.1.8"}, model.Host{Hostname: "any", Addresses: []string{"192.168.1.8"}}},
+		"another's name":           {"10.0.0.9", "DB1.example.com.", nil, model.Host{Refused: []model.Claim{{Value: "DB1.example.com.", Of: "db1"}}}},
+		"a name to come":           {"10.0.0.9", "app1-t42", nil, model.Host{Refused: []model.Claim{{Value: "app1-t42", Of: "app1_t42"}}}},
+		"another's address":        {"10.0.0.9", "", []string{"10.0.0.9", "10.0.0.31"}, model.Host{Addresses: []string{"10.0.0.9"}, Checked: "10.0.0.9", Refused: []model.Claim{{Value: "10.0.0.31", Of: "db1"}}}},
+		"another's behind NAT":     {"203.0.113.1", "", []string{"192.168.1.7"}, model.Host{Refused: []model.Claim{{Value: "192.168.1.7", Of: "nat1"}}}},
+		"DHCP gave it the address": {"::ffff:10.0.0.31", "", []string{"10.0.0.31"}, model.Host{Addresses: []string{"10.0.0.31"}, Checked: "10.0.0.31"}},
+		"the same as before":       {"10.0.0.1", "", []string{"10.0.0.1"}, model.Host{Addresses: []string{"10.0.0.1"}, Checked: "10.0.0.1"}},
 	} {
 		all.owned = hosts.Owned(all.listed, nil, all.Networks, "")
 		c.want.Node, c.want.MachineID = "web1", "m"
@@ -64,7 +64,7 @@ func TestForeignNamesAndAddressesAreRefused(t *testing.T) {
 	web := member("m1", "web1", "10.0.0.1")
 	member("m2", "db1", "10.0.0.31")
 	twin := member("m3", "web2", "10.0.0.31") // a machine at another site, with an address of the same private range
-	entry := func(node, hostname string, addresses []string, refused ...agent.Claim) {
+	entry := func(node, hostname string, addresses []string, refused ...model.Claim) {
 		t.Helper()
 		hosts, err := w.st.Fleet.Hosts(t.Context(), dev)
 		if h := hosts[node]; err != nil || h.Hostname != hostname || !reflect.DeepEqual(h.Addresses, addresses) || !reflect.DeepEqual(h.Refused, refused) {
@@ -72,7 +72,7 @@ func TestForeignNamesAndAddressesAreRefused(t *testing.T) {
 		}
 	}
 	entry("db1", "db1", []string{"10.0.0.31"})
-	entry("web2", "web2", nil, agent.Claim{Value: "10.0.0.31", Of: "db1"})
+	entry("web2", "web2", nil, model.Claim{Value: "10.0.0.31", Of: "db1"})
 
 	for _, is := range []join.Machine{
 		{ID: "m1", Hostname: "db1", Addresses: []string{"10.0.0.1"}}, {ID: "m1", Hostname: "web3.example.com"}, {ID: "m1", Addresses: []string{"10.66.6.6", "10.0.0.31"}},
@@ -84,7 +84,7 @@ func TestForeignNamesAndAddressesAreRefused(t *testing.T) {
 			t.Error("the refusal has no remedy")
 		}
 	}
-	entry("web1", "", []string{"10.66.6.6"}, agent.Claim{Value: "10.0.0.31", Of: "db1"})
+	entry("web1", "", []string{"10.66.6.6"}, model.Claim{Value: "10.0.0.31", Of: "db1"})
 
 	if err := w.st.Joins.RemoveNode(t.Context(), dev, "db1", store.Removal{At: time.Now(), By: "ann"}); err != nil {
 		t.Fatal(err)

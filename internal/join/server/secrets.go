@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/join"
 	"pulley/internal/model"
@@ -288,7 +287,7 @@ func (d *Server) secretsKey(create bool) (string, error) {
 	key, err := d.CA.SecretsKey(create)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		problem, _, _ := strings.Cut(err.Error(), "\n")
-		err = no(join.SecretsKeyUnusable, join.Params{Problem: agent.Prose(problem)})
+		err = no(join.SecretsKeyUnusable, join.Params{Problem: model.Prose(problem)})
 	}
 	return key, err
 }

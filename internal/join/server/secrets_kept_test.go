@@ -15,10 +15,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/change"
 	"pulley/internal/join"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/secrets"
 	"pulley/internal/store"
@@ -333,13 +333,13 @@ func TestUnfinishedRotationsLoseNoSecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := w.st.Campaigns.Start(t.Context(), dev, desires, rollout.Plan{Target: agent.Target{Data: desires.Default.Data, DataDigest: desires.Default.DataDigest}}, k.author().Author)
+	p, err := w.st.Campaigns.Start(t.Context(), dev, desires, rollout.Plan{Target: model.Target{Data: desires.Default.Data, DataDigest: desires.Default.DataDigest}}, k.author().Author)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c, err := w.st.Campaigns.Get(t.Context(), dev, p.ID, nil)
 	if err == nil {
-		err = w.st.Campaigns.Set(t.Context(), dev, c, agent.GatePaused, nil, k.author().Author)
+		err = w.st.Campaigns.Set(t.Context(), dev, c, model.GatePaused, nil, k.author().Author)
 	}
 	if err != nil {
 		t.Fatal(err)

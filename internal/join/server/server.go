@@ -17,7 +17,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"pulley/agent"
 	"pulley/internal/join"
 	"pulley/internal/model"
 	"pulley/internal/pki"
@@ -84,7 +83,7 @@ type Server struct {
 	caTime  time.Duration                     // of Puppet's CA for all requests of one answer
 	boots   cache[map[string]store.FirstBoot] // by key
 	names   cache[names]
-	pending map[model.Ref]map[string]agent.Host // entries of the host list that are being written; names.mu guards it
+	pending map[model.Ref]map[string]model.Host // entries of the host list that are being written; names.mu guards it
 	joined  cache[map[string]bool]              // first boots that hold a name, by key
 }
 
@@ -107,7 +106,7 @@ func New(c Config) *Server {
 		all, _, err := c.Store.FirstBoots.List(ctx, ref)
 		return all, err
 	})
-	d.names, d.pending = newCache(c.Now, d.readNames), map[model.Ref]map[string]agent.Host{}
+	d.names, d.pending = newCache(c.Now, d.readNames), map[model.Ref]map[string]model.Host{}
 	d.joined = newCache(c.Now, func(ctx context.Context, ref model.Ref) (map[string]bool, error) {
 		all, _, err := c.Store.Identities.List(ctx, ref)
 		machines := map[string]bool{}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/join"
 	"pulley/internal/model"
@@ -200,7 +199,7 @@ func TestWaitForServerReturnsTurn(t *testing.T) {
 		}
 		return a
 	}
-	report := func(step string, state store.BootState, problem agent.Prose) {
+	report := func(step string, state store.BootState, problem model.Prose) {
 		t.Helper()
 		if err := waits.Progress(t.Context(), "", join.Progress{Machine: waits.is.ID, Step: step, State: string(state), Error: problem}); err != nil {
 			t.Fatal(err)

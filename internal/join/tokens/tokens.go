@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/pki"
@@ -76,7 +75,7 @@ func Create(ctx context.Context, s *store.Store, r Request, now time.Time) (text
 		}
 		t = store.Token{Environment: r.Ref.String(), Role: r.Role, Node: r.Node}
 	}
-	t.Operator, t.As, t.Uses, t.By, t.Why = r.Operator, r.As, r.Uses, r.By, agent.Prose(r.Why)
+	t.Operator, t.As, t.Uses, t.By, t.Why = r.Operator, r.As, r.Uses, r.By, model.Prose(r.Why)
 	t.Created = now.UTC().Truncate(time.Second)
 	t.Expires = t.Created.Add(r.Lifetime)
 	for attempt := 1; ; attempt++ {

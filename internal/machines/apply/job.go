@@ -9,12 +9,12 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/failpoint"
 	"pulley/internal/machines"
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/render"
+	"pulley/internal/model"
 )
 
 // job is the work on one step: its state, and the calls of its tasks.
@@ -24,7 +24,7 @@ type job struct {
 	turn    *turn
 	role    environments.Role // the zero value for a role that was removed from the file
 	record  *machines.Record  // as stored; nil for none
-	heard   agent.Status      // the node's last report before its machine was made: a removed node keeps its status
+	heard   model.Status      // the node's last report before its machine was made: a removed node keeps its status
 	since   number            // later snapshots show the changes of this job
 	claimed bool              // this job has claimed the name
 	resumes bool              // an earlier apply has claimed the name, and may have ordered the machine
@@ -85,7 +85,7 @@ func (j *job) do() (at string, err error) {
 func (j *job) cutShort(task string, err error) error {
 	why := machines.Reason{Code: machines.ApplyInterrupted}
 	if !j.interrupted() {
-		why = machines.Reason{Code: machines.ApplyStopped, Problem: agent.Prose(j.over().Error())}
+		why = machines.Reason{Code: machines.ApplyStopped, Problem: model.Prose(j.over().Error())}
 	}
 	j.event(Event{Task: task, State: Notes, Reasons: []machines.Reason{why}})
 	return err
@@ -110,11 +110,11 @@ func (j *job) now() time.Time { return j.a.Now().UTC().Truncate(time.Second) }
 
 // view judges a node by its reports since its machine was made. If the job waits for an existing machine, earlier
 // reports of this machine count, too.
-func (j *job) view(s snapshot) (agent.View, bool) {
+func (j *job) view(s snapshot) (model.View, bool) {
 	st := s.World.Statuses[j.step.Node]
 	own := j.step.Verb == plan.Wait && j.record != nil && s.World.Reported(j.step.Node, *j.record)
 	if reflect.DeepEqual(st, j.heard) && !own {
-		return agent.View{}, false
+		return model.View{}, false
 	}
 	v, ok := s.World.Views[j.step.Node]
 	return v, ok
@@ -245,7 +245,7 @@ func (j *job) note(did machines.Did, why []machines.Reason) error {
 }
 
 // request sends the node a request.
-func (j *job) request(q agent.Request) error {
+func (j *job) request(q model.Request) error {
 	q.By, q.At = j.a.By, j.a.Now().UTC()
 	return j.persist(j.step.Node+"ask", func(ctx context.Context) error { return j.a.Fleet.Ask(ctx, j.step.Node, q) })
 }
@@ -297,7 +297,7 @@ func (j *job) await(task string, deadline time.Time, late func(cause string) err
 }
 
 // problem returns the first line of an error as prose.
-func problem(err error) agent.Prose {
+func problem(err error) model.Prose {
 	line, _, _ := strings.Cut(err.Error(), "\n")
 	return machines.Quote(line)
 }

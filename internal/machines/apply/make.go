@@ -8,10 +8,10 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/machines"
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/render"
+	"pulley/internal/model"
 )
 
 const (
@@ -292,7 +292,7 @@ func converge(j *job) error {
 		switch {
 		case v.Settled():
 			return true, waits, nil
-		case v.State == agent.Stuck:
+		case v.State == model.Stuck:
 			return false, waits, errors.New("it is " + render.Reason(waits))
 		}
 		return false, waits, nil
@@ -304,7 +304,7 @@ func converge(j *job) error {
 func (j *job) lockedOut(s snapshot) error {
 	v := s.World.Views[j.step.Node]
 	made := j.step.Verb == plan.Create || j.step.Verb == plan.Replace
-	if v.Reason != agent.ReasonLockedOut || made && j.record != nil && v.Params.At.Before(j.record.At) {
+	if v.Reason != model.ReasonLockedOut || made && j.record != nil && v.Params.At.Before(j.record.At) {
 		return nil
 	}
 	return fmt.Errorf("it is %s\nsee pulley explain %s", render.Reason(machines.Reason{Code: machines.WaitsForConvergence}.WithView(v)), j.step.Node)
@@ -395,7 +395,7 @@ func (j *job) cancelRetirement() error {
 	if err != nil {
 		return fmt.Errorf("cannot end its hold: %w", err)
 	}
-	if err := j.request(agent.Request{ID: newID(), Do: agent.RequestRun, Why: agent.Prose(render.Reasons(j.step.Reasons))}); err != nil {
+	if err := j.request(model.Request{ID: newID(), Do: model.RequestRun, Why: model.Prose(render.Reasons(j.step.Reasons))}); err != nil {
 		return fmt.Errorf("cannot cancel its retirement: %w", err)
 	}
 	if err := j.note(machines.Adopted, j.step.Reasons); err != nil {

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/machines"
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/render"
+	"pulley/internal/model"
 )
 
 // Result is the result of an apply. Its lists are in the order of the plan.
@@ -163,7 +163,7 @@ func (e *engine) react(p plan.Plan) {
 	asked := map[string]string{} // ids by node
 	for _, node := range p.Reacting {
 		j := &job{engine: e, step: plan.Step{Verb: plan.Keep, Node: node}}
-		q := agent.Request{ID: newID(), Do: agent.RequestRun, Why: agent.Prose(render.Reason(machines.Reason{Code: machines.DependencyChanged}))}
+		q := model.Request{ID: newID(), Do: model.RequestRun, Why: model.Prose(render.Reason(machines.Reason{Code: machines.DependencyChanged}))}
 		if err := j.request(q); err != nil {
 			e.remark(machines.Reason{Code: machines.RunNotRequested, Node: node, Problem: problem(err)})
 			continue

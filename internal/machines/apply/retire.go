@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/machines"
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/render"
+	"pulley/internal/model"
 )
 
 const (
@@ -217,7 +217,7 @@ func hold(j *job) error {
 	if err != nil || !j.drains(s) {
 		return err
 	}
-	h := agent.Hold{Scope: "nodes/" + j.step.Node, Mode: agent.Stop, Kind: agent.RetirementHold, Who: j.a.By, Why: agent.Prose(render.Reasons(j.step.Reasons)), Since: j.a.Now().UTC()}
+	h := model.Hold{Scope: "nodes/" + j.step.Node, Mode: model.Stop, Kind: model.RetirementHold, Who: j.a.By, Why: model.Prose(render.Reasons(j.step.Reasons)), Since: j.a.Now().UTC()}
 	err = j.persist(j.step.Node+"hold", func(ctx context.Context) error { return j.a.Fleet.Hold(ctx, j.step.Node, h) })
 	if err != nil {
 		return fmt.Errorf("cannot hold it: %w", err)
@@ -258,7 +258,7 @@ func requestRetirement(j *job) error {
 			return err
 		}
 	}
-	err = j.request(agent.Request{ID: r.Ask, Do: agent.RequestRetire, Why: agent.Prose(render.Reasons(j.step.Reasons))})
+	err = j.request(model.Request{ID: r.Ask, Do: model.RequestRetire, Why: model.Prose(render.Reasons(j.step.Reasons))})
 	if errors.Is(err, machines.ErrNotListed) { // an operator removed it
 		return nil
 	}
@@ -273,7 +273,7 @@ func requestRetirement(j *job) error {
 func drain(j *job) error {
 	limit := cmp.Or(j.a.DrainTimeout, DefaultDrainTimeout)
 	waits := machines.Reason{Code: machines.WaitsForHooks}
-	var failed agent.Prose
+	var failed model.Prose
 	remedy := fmt.Sprintf("%s, with --no-drain to skip its hooks", resume(j.draft.Destroys))
 	late := func(string) error {
 		return fmt.Errorf("its retire hooks did not finish within %s\nthe node is held and stays as it is; check it and %s", limit, remedy)

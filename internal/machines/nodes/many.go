@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/fleet"
 	"pulley/internal/machines"
 	"pulley/internal/model"
@@ -19,7 +18,7 @@ import (
 type Many struct {
 	Concurrency int                  // requests without an answer at a time, at least 1
 	Deadline    time.Duration        // for the answer of one node, and for the end of a run in progress
-	Kind        agent.RequestKind    // RequestRun or RequestNoop
+	Kind        model.RequestKind    // RequestRun or RequestNoop
 	By, Why     string               // of the requests
 	Now         func() time.Time     // the clock
 	Poll        time.Duration        // between two looks; 0: a second
@@ -32,7 +31,7 @@ type Many struct {
 }
 
 type asked struct {
-	request agent.Request
+	request model.Request
 	at      time.Time // of the request; zero: its write may have failed, and is repeated
 }
 
@@ -40,7 +39,7 @@ type asked struct {
 type RanNode struct {
 	Node    string
 	End     RunEnd
-	Outcome agent.Outcome // Ran, of a run that is not noop
+	Outcome model.Outcome // Ran, of a run that is not noop
 	Why     string        // Failed, Refused, Busy, Unfinished, Silent: for people
 }
 
@@ -88,7 +87,7 @@ func Select(ctx context.Context, s *store.Store, ref model.Ref, sel fleet.Select
 func (m Many) Run(ctx context.Context, s *store.Store, ref model.Ref, names []string) (all []RanNode, err error) {
 	m.queue, m.busy, m.asked = slices.Clone(names), map[string]time.Time{}, map[string]asked{}
 	spec, _, err := s.Environments.Spec(ctx, ref)
-	if err != nil && !errors.Is(err, agent.ErrUnreachable) { // without it, the default holds
+	if err != nil && !errors.Is(err, model.ErrUnreachable) { // without it, the default holds
 		return nil, err
 	}
 	if spec != nil {
@@ -113,7 +112,7 @@ func (m Many) Run(ctx context.Context, s *store.Store, ref model.Ref, names []st
 		if err == nil {
 			err = m.fill(ctx, s, ref, ended)
 		}
-		if errors.Is(err, agent.ErrUnreachable) && ctx.Err() == nil {
+		if errors.Is(err, model.ErrUnreachable) && ctx.Err() == nil {
 			if away.IsZero() {
 				if away = looked; m.Away != nil {
 					m.Away(err)
@@ -171,7 +170,7 @@ func (m *Many) look(ctx context.Context, s *store.Store, ref model.Ref, ended fu
 	for _, node := range names {
 		one, status := m.asked[node], statuses[node]
 		a := status.Answer
-		running := status.Phase == agent.Running && !now.After(status.SilentFrom(m.silence, now))
+		running := status.Phase == model.Running && !now.After(status.SilentFrom(m.silence, now))
 		switch waited := now.Sub(one.at); {
 		case a != nil && a.ID == one.request.ID && a.Cause != nil:
 			ended(RanNode{Node: node, End: Refused, Why: a.Sentence()})
@@ -179,7 +178,7 @@ func (m *Many) look(ctx context.Context, s *store.Store, ref model.Ref, ended fu
 			ended(RanNode{Node: node, End: Failed, Why: a.Sentence()})
 		case a != nil && a.ID == one.request.ID:
 			outcome := status.Outcome
-			if m.Kind == agent.RequestNoop {
+			if m.Kind == model.RequestNoop {
 				outcome = ""
 			}
 			ended(RanNode{Node: node, End: Ran, Outcome: outcome})
@@ -227,7 +226,7 @@ func (m *Many) fill(ctx context.Context, s *store.Store, ref model.Ref, ended fu
 		case now.After(status.SilentFrom(m.silence, now)):
 			ended(RanNode{Node: node, End: Silent, Why: "it last reported at " + status.SeenAt.UTC().Format(time.RFC3339)})
 			continue
-		case status.Phase == agent.Running:
+		case status.Phase == model.Running:
 			since, seen := m.busy[node]
 			if !seen {
 				since, m.busy[node] = now, now
@@ -250,7 +249,7 @@ func (m *Many) fill(ctx context.Context, s *store.Store, ref model.Ref, ended fu
 
 // request writes a request. After an error, the node keeps its place, and the next look repeats the same request: the first one may be in
 // force.
-func (m *Many) request(ctx context.Context, s *store.Store, ref model.Ref, node string, r agent.Request, ended func(RanNode)) error {
+func (m *Many) request(ctx context.Context, s *store.Store, ref model.Ref, node string, r model.Request, ended func(RanNode)) error {
 	m.asked[node] = asked{request: r}
 	now := m.Now()
 	err := RequestRun(ctx, s, ref, node, r)

@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/model"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
@@ -55,17 +54,17 @@ func (c *clock) now() time.Time {
 func (c *clock) jump(d time.Duration) { c.ahead.Add(int64(d)) }
 
 // node registers a node that reports a status. A mute one answers nothing from then on.
-func (c *crowd) node(name string, st agent.Status, answer func(r agent.Request) *agent.Answer) {
+func (c *crowd) node(name string, st model.Status, answer func(r model.Request) *model.Answer) {
 	c.t.Helper()
-	if err := c.s.Fleet.Register(c.t.Context(), "dev", agent.Host{Node: name, Role: "web", At: time.Now()}); err != nil {
+	if err := c.s.Fleet.Register(c.t.Context(), "dev", model.Host{Node: name, Role: "web", At: time.Now()}); err != nil {
 		c.t.Fatal(err)
 	}
-	id := agent.Identity{Node: name, Role: "web", Environment: "dev"}
-	st.Node, st.Settings = name, agent.DefaultSettings()
+	id := model.Identity{Node: name, Role: "web", Environment: "dev"}
+	st.Node, st.Settings = name, model.DefaultSettings()
 	if st.SeenAt.IsZero() {
 		st.SeenAt = time.Now()
 	}
-	report := func(st agent.Status) {
+	report := func(st model.Status) {
 		for c.s.Node.Report(c.t.Context(), id, st, nil, nil) != nil && c.t.Context().Err() == nil {
 			runtime.Gosched()
 		}
@@ -88,13 +87,13 @@ func (c *crowd) node(name string, st agent.Status, answer func(r agent.Request) 
 			c.mutex.Lock()
 			c.now--
 			c.mutex.Unlock()
-			st.Answer, st.Outcome, st.SeenAt = answer(*d.Host.Request), agent.Changed, time.Now()
+			st.Answer, st.Outcome, st.SeenAt = answer(*d.Host.Request), model.Changed, time.Now()
 			report(st)
 		}
 	})
 }
 
-func good(r agent.Request) *agent.Answer { return &agent.Answer{ID: r.ID} }
+func good(r model.Request) *model.Answer { return &model.Answer{ID: r.ID} }
 
 // An operator who runs a thousand nodes must get each one counted, and never more than allowed at a time.
 func TestManyRunsCountEachNode(t *testing.T) {
@@ -103,22 +102,22 @@ func TestManyRunsCountEachNode(t *testing.T) {
 	var names []string
 	for i := range 12 {
 		names = append(names, fmt.Sprintf("web%d", i+1))
-		c.node(names[i], agent.Status{}, good)
+		c.node(names[i], model.Status{}, good)
 	}
-	c.node("bad", agent.Status{}, func(r agent.Request) *agent.Answer {
-		return &agent.Answer{ID: r.ID, Problem: agent.Problem{Code: agent.RestartsFailed, Number: 1}}
+	c.node("bad", model.Status{}, func(r model.Request) *model.Answer {
+		return &model.Answer{ID: r.ID, Problem: model.Problem{Code: model.RestartsFailed, Number: 1}}
 	})
-	c.node("stopped", agent.Status{}, func(r agent.Request) *agent.Answer {
-		return &agent.Answer{ID: r.ID, Cause: &agent.Cause{Reason: agent.ReasonStopped}}
+	c.node("stopped", model.Status{}, func(r model.Request) *model.Answer {
+		return &model.Answer{ID: r.ID, Cause: &model.Cause{Reason: model.ReasonStopped}}
 	})
-	c.node("old", agent.Status{SeenAt: time.Now().Add(-time.Hour)}, good)
-	c.node("busy", agent.Status{Phase: agent.Running}, nil)
-	c.node("mute", agent.Status{}, nil)
-	if err := c.s.Fleet.Register(t.Context(), "dev", agent.Host{Node: "new", Role: "web"}); err != nil {
+	c.node("old", model.Status{SeenAt: time.Now().Add(-time.Hour)}, good)
+	c.node("busy", model.Status{Phase: model.Running}, nil)
+	c.node("mute", model.Status{}, nil)
+	if err := c.s.Fleet.Register(t.Context(), "dev", model.Host{Node: "new", Role: "web"}); err != nil {
 		t.Fatal(err)
 	}
 	order := append([]string{"busy", "mute", "old", "new", "bad", "stopped", "gone"}, names...)
-	all, err := Many{Concurrency: 4, Deadline: 3 * time.Second, Kind: agent.RequestRun, By: "ann", Now: time.Now, Poll: 5 * time.Millisecond}.Run(t.Context(), c.s, dev, order)
+	all, err := Many{Concurrency: 4, Deadline: 3 * time.Second, Kind: model.RequestRun, By: "ann", Now: time.Now, Poll: 5 * time.Millisecond}.Run(t.Context(), c.s, dev, order)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -150,22 +149,22 @@ func TestInterruptedRunsNameWhatIsPending(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
 	for _, name := range []string{"web1", "web2", "web3"} {
-		c.node(name, agent.Status{}, nil)
+		c.node(name, model.Status{}, nil)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
-		for hosts := map[string]agent.Host(nil); hosts["web2"].Request == nil && t.Context().Err() == nil; time.Sleep(5 * time.Millisecond) {
+		for hosts := map[string]model.Host(nil); hosts["web2"].Request == nil && t.Context().Err() == nil; time.Sleep(5 * time.Millisecond) {
 			hosts, _ = c.s.Fleet.Hosts(t.Context(), dev)
 		}
 		cancel()
 	}()
-	all, err := Many{Concurrency: 2, Deadline: time.Hour, Kind: agent.RequestNoop, By: "ann", Now: time.Now, Poll: 5 * time.Millisecond}.Run(ctx, c.s, dev, []string{"web1", "web2", "web3"})
+	all, err := Many{Concurrency: 2, Deadline: time.Hour, Kind: model.RequestNoop, By: "ann", Now: time.Now, Poll: 5 * time.Millisecond}.Run(ctx, c.s, dev, []string{"web1", "web2", "web3"})
 	if got := fmt.Sprint(all); err != nil || strings.Count(got, "pending") != 2 || strings.Contains(got, "web3") {
 		t.Errorf("%s: %v", got, err)
 	}
 	hosts, err := c.s.Fleet.Hosts(t.Context(), dev)
-	if err != nil || hosts["web1"].Request == nil || hosts["web1"].Request.Do != agent.RequestNoop || hosts["web3"].Request != nil {
+	if err != nil || hosts["web1"].Request == nil || hosts["web1"].Request.Do != model.RequestNoop || hosts["web3"].Request != nil {
 		t.Errorf("%+v: %v", hosts, err)
 	}
 }
@@ -199,7 +198,7 @@ func TestManyRunsSurviveRestartOfEtcd(t *testing.T) {
 	names := []string{"web1", "web2", "web3"}
 	var back atomic.Bool
 	for _, name := range names {
-		c.node(name, agent.Status{}, func(r agent.Request) *agent.Answer {
+		c.node(name, model.Status{}, func(r model.Request) *model.Answer {
 			for !back.Load() && t.Context().Err() == nil {
 				runtime.Gosched()
 			}
@@ -209,7 +208,7 @@ func TestManyRunsSurviveRestartOfEtcd(t *testing.T) {
 	away, result := make(chan error, 1), make(chan string, 1)
 	go func() {
 		all, err := Many{
-			Concurrency: 2, Deadline: deadline, Kind: agent.RequestRun, Now: now.now, Poll: 5 * time.Millisecond,
+			Concurrency: 2, Deadline: deadline, Kind: model.RequestRun, Now: now.now, Poll: 5 * time.Millisecond,
 			Away: func(err error) { now.jump(9 * deadline / 10); away <- err },
 		}.Run(t.Context(), c.s, dev, names)
 		result <- fmt.Sprint(all, err)
@@ -234,17 +233,17 @@ func TestManyRunsEndWithoutEtcd(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t)
 	c := crowdOn(t, server, time.Second)
-	c.node("web1", agent.Status{}, nil)
+	c.node("web1", model.Status{}, nil)
 	var now clock
 	go func() {
 		until(t, "a request", func() bool { return c.requested("web1") != "" })
 		server.Down()
 	}()
 	all, err := Many{
-		Concurrency: 1, Deadline: time.Minute, Kind: agent.RequestRun, Now: now.now, Poll: 5 * time.Millisecond,
+		Concurrency: 1, Deadline: time.Minute, Kind: model.RequestRun, Now: now.now, Poll: 5 * time.Millisecond,
 		Away: func(error) { now.jump(time.Minute) },
 	}.Run(t.Context(), c.s, dev, []string{"web1", "web2"})
-	if !errors.Is(err, agent.ErrUnreachable) || len(all) != 1 || all[0].Node != "web1" || all[0].End != Pending {
+	if !errors.Is(err, model.ErrUnreachable) || len(all) != 1 || all[0].Node != "web1" || all[0].End != Pending {
 		t.Errorf("%+v: %v", all, err)
 	}
 }
@@ -253,7 +252,7 @@ func TestManyRunsEndWithoutEtcd(t *testing.T) {
 func TestUnansweredRequestIsRepeated(t *testing.T) {
 	t.Parallel()
 	c := newCrowd(t)
-	c.node("web1", agent.Status{}, nil)
+	c.node("web1", model.Status{}, nil)
 	r := NewRun("ann", "", time.Now())
 	m := Many{Deadline: time.Hour, Now: time.Now, busy: map[string]time.Time{}, asked: map[string]asked{}}
 	fail, cancel := context.WithCancel(t.Context())
@@ -275,11 +274,11 @@ func TestRunningNodesKeepTheirPlace(t *testing.T) {
 	const deadline = time.Minute
 	var now clock
 	for _, name := range []string{"long", "stuck", "web1"} {
-		c.node(name, agent.Status{}, nil)
+		c.node(name, model.Status{}, nil)
 	}
-	report := func(name string, st agent.Status) {
-		st.Node, st.Settings, st.SeenAt = name, agent.DefaultSettings(), time.Now()
-		if err := c.s.Node.Report(t.Context(), agent.Identity{Node: name, Role: "web", Environment: "dev"}, st, nil, nil); err != nil {
+	report := func(name string, st model.Status) {
+		st.Node, st.Settings, st.SeenAt = name, model.DefaultSettings(), time.Now()
+		if err := c.s.Node.Report(t.Context(), model.Identity{Node: name, Role: "web", Environment: "dev"}, st, nil, nil); err != nil {
 			t.Error(err)
 		}
 	}
@@ -287,24 +286,24 @@ func TestRunningNodesKeepTheirPlace(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		_, err := Many{
-			Concurrency: 2, Deadline: deadline, Kind: agent.RequestRun, Now: now.now, Poll: 5 * time.Millisecond,
+			Concurrency: 2, Deadline: deadline, Kind: model.RequestRun, Now: now.now, Poll: 5 * time.Millisecond,
 			Tell: func(one RanNode) { ended.Store(one.Node, one.End) },
 		}.Run(t.Context(), c.s, dev, []string{"long", "stuck", "web1"})
 		done <- err
 	}()
 	end := func(name string) any { v, _ := ended.Load(name); return v }
 	until(t, "requests", func() bool { return c.requested("long") != "" && c.requested("stuck") != "" })
-	answer := &agent.Answer{ID: c.requested("long")}
-	report("long", agent.Status{Phase: agent.Running})
-	report("stuck", agent.Status{Phase: agent.Running})
+	answer := &model.Answer{ID: c.requested("long")}
+	report("long", model.Status{Phase: model.Running})
+	report("stuck", model.Status{Phase: model.Running})
 	now.jump(3 * deadline / 2)
-	report("long", agent.Status{Answer: answer})
+	report("long", model.Status{Answer: answer})
 	until(t, "the end of a long run", func() bool { return end("long") != nil })
 	if end("long") != Ran || end("stuck") != nil {
 		t.Errorf("long: %v, stuck: %v", end("long"), end("stuck"))
 	}
 	until(t, "the next node", func() bool { return c.requested("web1") != "" })
-	report("web1", agent.Status{Answer: &agent.Answer{ID: c.requested("web1")}})
+	report("web1", model.Status{Answer: &model.Answer{ID: c.requested("web1")}})
 	now.jump(deadline)
 	if err := <-done; err != nil || end("web1") != Ran || end("stuck") != Unfinished || c.requested("stuck") != "" {
 		t.Errorf("web1: %v, stuck: %v with request %q: %v", end("web1"), end("stuck"), c.requested("stuck"), err)

@@ -9,7 +9,6 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"pulley/agent"
 	"pulley/agent/control"
 	"pulley/environments"
 	"pulley/internal/cli"
@@ -20,40 +19,40 @@ import (
 )
 
 // NewHost is the entry in the host list of a node whose name contains its role, or of a machine of any name with a role.
-func NewHost(e *environments.Environment, name, role string) (agent.Host, error) {
+func NewHost(e *environments.Environment, name, role string) (model.Host, error) {
 	n, err := model.ParseNode(name)
 	of, called := e.RoleOf(name)
 	member := called && (err != nil || !e.Has(n))
 	switch _, named := e.Role(n.Role); {
 	case member && role != "" && role != of.Name:
-		return agent.Host{}, fmt.Errorf("cannot add %s as \"%s\": it is a member of role %s\nomit --role, or change the environment with `pulley env apply`", name, cli.Clean(role), of.Name)
+		return model.Host{}, fmt.Errorf("cannot add %s as \"%s\": it is a member of role %s\nomit --role, or change the environment with `pulley env apply`", name, cli.Clean(role), of.Name)
 	case member:
-		return agent.Host{Node: name, Role: of.Name}, nil
+		return model.Host{Node: name, Role: of.Name}, nil
 	case role == "":
 		if err := fleet.CheckNode(e, nil, name); err != nil {
-			return agent.Host{}, fmt.Errorf("%w\nfor a machine of another name, give its role: --role ROLE", err)
+			return model.Host{}, fmt.Errorf("%w\nfor a machine of another name, give its role: --role ROLE", err)
 		}
-		return agent.Host{Node: name, Role: n.Role, Hostname: n.Hostname()}, err
+		return model.Host{Node: name, Role: n.Role, Hostname: n.Hostname()}, err
 	case err == nil && role == n.Role: // also one more than the environment calls for
-		return agent.Host{Node: name, Role: role, Hostname: n.Hostname()}, fleet.CheckRole(e, role)
+		return model.Host{Node: name, Role: role, Hostname: n.Hostname()}, fleet.CheckRole(e, role)
 	case err == nil && named:
-		return agent.Host{}, fmt.Errorf("cannot add %s as \"%s\": its name contains role %s\nomit --role, or rename the machine", name, cli.Clean(role), n.Role)
+		return model.Host{}, fmt.Errorf("cannot add %s as \"%s\": its name contains role %s\nomit --role, or rename the machine", name, cli.Clean(role), n.Role)
 	}
 	if err := model.CheckMember(name); err != nil {
-		return agent.Host{}, err
+		return model.Host{}, err
 	}
-	return agent.Host{Node: name, Role: role}, fleet.CheckRole(e, role)
+	return model.Host{Node: name, Role: role}, fleet.CheckRole(e, role)
 }
 
 // NewRun is a request for one Puppet run.
-func NewRun(by, why string, now time.Time) agent.Request {
+func NewRun(by, why string, now time.Time) model.Request {
 	id := fmt.Sprintf("%016x", rand.Uint64())
-	return agent.Request{ID: id, Do: agent.RequestRun, Why: agent.Prose(why), By: by, At: now.UTC().Truncate(time.Second)}
+	return model.Request{ID: id, Do: model.RequestRun, Why: model.Prose(why), By: by, At: now.UTC().Truncate(time.Second)}
 }
 
 // RequestRun writes a request for a node that is not being retired: neither by its entry in the host list, nor by the
 // machine record of an apply that has not requested it yet.
-func RequestRun(ctx context.Context, s *store.Store, ref model.Ref, node string, r agent.Request) error {
+func RequestRun(ctx context.Context, s *store.Store, ref model.Ref, node string, r model.Request) error {
 	record, err := s.Machines.Record(ctx, ref, node)
 	if err == nil && record != nil && record.Phase == machines.Retiring {
 		err = fmt.Errorf("cannot ask node %s: %w", node, store.ErrRetires)
@@ -73,7 +72,7 @@ func RequestRun(ctx context.Context, s *store.Store, ref model.Ref, node string,
 // CancelRetirement ends the retirement of a node, and requests a run: the retire hooks may have undone the work of earlier
 // runs. It holds the lock of an apply: none retires the node meanwhile. It writes the request last: after an interrupt the
 // node is still retired, and the same call ends that. It returns the hold that it ended; nil for none.
-func CancelRetirement(ctx context.Context, s *store.Store, ref model.Ref, node string, r agent.Request) (ended *agent.Hold, err error) {
+func CancelRetirement(ctx context.Context, s *store.Store, ref model.Ref, node string, r model.Request) (ended *model.Hold, err error) {
 	a, err := s.Machines.BeginApply(ctx, ref, r.By)
 	if err != nil {
 		return nil, fmt.Errorf("cannot cancel the retirement of %s: %w", node, err)
@@ -102,13 +101,13 @@ func CancelRetirement(ctx context.Context, s *store.Store, ref model.Ref, node s
 }
 
 // PreviewCancel returns what CancelRetirement would: the hold that it would end, or its refusal. An apply may hold the lock.
-func PreviewCancel(ctx context.Context, s *store.Store, ref model.Ref, node string, _ agent.Request) (*agent.Hold, error) {
+func PreviewCancel(ctx context.Context, s *store.Store, ref model.Ref, node string, _ model.Request) (*model.Hold, error) {
 	_, hold, err := retirement(ctx, s, ref, node)
 	return hold, err
 }
 
 // retirement returns the machine record of a node that is being retired, nil for none, and the hold of the retirement.
-func retirement(ctx context.Context, s *store.Store, ref model.Ref, node string) (*machines.Record, *agent.Hold, error) {
+func retirement(ctx context.Context, s *store.Store, ref model.Ref, node string) (*machines.Record, *model.Hold, error) {
 	f, err := s.Fleet.One(ctx, ref, node)
 	if err != nil {
 		return nil, nil, err
@@ -121,7 +120,7 @@ func retirement(ctx context.Context, s *store.Store, ref model.Ref, node string)
 	host, listed := f.Hosts[node]
 	requested := listed && host.Retires()
 	hold, held := f.Holds[store.Scope{Node: node}]
-	held = held && hold.Kind == agent.RetirementHold
+	held = held && hold.Kind == model.RetirementHold
 	switch {
 	case !listed && retiring:
 		return nil, nil, fmt.Errorf("cannot cancel the retirement of %s: it is already removed from the fleet\nrun `pulley env plan` to see the plan for its machine", node)
@@ -156,13 +155,13 @@ func (e answerError) ExitStatus() int { return e.status }
 
 // AwaitAnswer waits until the node has answered a request for a run, and returns the outcome of the run. A node
 // that refuses, and a failed run, are errors.
-func AwaitAnswer(ctx context.Context, s *control.Node, ref model.Ref, node string, r agent.Request, wait time.Duration) (agent.Outcome, error) {
+func AwaitAnswer(ctx context.Context, s *control.Node, ref model.Ref, node string, r model.Request, wait time.Duration) (model.Outcome, error) {
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
 	tick := time.NewTicker(answerPoll)
 	defer tick.Stop()
 	for {
-		status, _, err := s.Status(ctx, agent.Identity{Environment: ref.String(), Node: node})
+		status, _, err := s.Status(ctx, model.Identity{Environment: ref.String(), Node: node})
 		if err != nil {
 			return "", err
 		}

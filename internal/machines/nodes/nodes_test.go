@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
+	"pulley/internal/model"
 )
 
 // A node under the wrong role gets the wrong catalog.
@@ -36,7 +36,7 @@ func TestNewRunHasIDOfItsOwn(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 3, 4, 5, 6, 7, 8, time.UTC)
 	a, b := NewRun("ann", "why", at), NewRun("ann", "why", at)
-	if len(a.ID) != 16 || a.ID == b.ID || a.Do != agent.RequestRun || a.At != at.Truncate(time.Second) || a.By != "ann" {
+	if len(a.ID) != 16 || a.ID == b.ID || a.Do != model.RequestRun || a.At != at.Truncate(time.Second) || a.By != "ann" {
 		t.Errorf("%+v %+v", a, b)
 	}
 }

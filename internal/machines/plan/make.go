@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
 	"pulley/internal/model"
@@ -226,7 +225,7 @@ func (p *planner) reacting() (nodes []string) {
 // silent reports whether a registered node is known to be silent.
 func (p *planner) silent(node string) bool {
 	v, ok := p.Views[node]
-	return ok && v.State == agent.Silent
+	return ok && v.State == model.Silent
 }
 
 // inRetireOrder sorts steps into the order of retirement: last layers first, within them the roles of the file

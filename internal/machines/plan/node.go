@@ -4,9 +4,9 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 )
 
 // node plans one node that is wanted.
@@ -199,7 +199,7 @@ func (p *planner) changedShape(n planned, m machines.Machine, rec machines.Recor
 func (p *planner) keeps(n planned, state machines.State, notes ...machines.Reason) Step {
 	s := n.step(Keep, because(machines.NodeState).WithView(p.Views[n.name]))
 	switch silent := p.silent(n.name); {
-	case silent && p.Views[n.name].Reason == agent.ReasonLockedOut:
+	case silent && p.Views[n.name].Reason == model.ReasonLockedOut:
 		s.Notes = s.Reasons
 	case silent && state != "":
 		s.Notes = []machines.Reason{{Code: machines.SilentMachine, State: state}}

@@ -10,7 +10,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
 	"pulley/internal/model"
@@ -82,7 +81,7 @@ func drawNode(t *rapid.T, w *testWorld, node, role string) {
 		switch rapid.IntRange(0, 3).Draw(t, "speaks") {
 		case 0:
 			delete(w.Statuses, node)
-			w.Views[node] = agent.View{State: agent.Silent}
+			w.Views[node] = model.View{State: model.Silent}
 		case 1:
 			w.silence(node)
 		}

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
 	"pulley/internal/model"
@@ -38,8 +37,8 @@ type testWorld struct{ machines.World }
 // known returns an empty world with a promoted release; tests add their nodes.
 func known() testWorld {
 	return testWorld{machines.World{
-		Records: map[string]machines.Record{}, Hosts: map[string]agent.Host{}, Views: map[string]agent.View{},
-		Statuses: map[string]agent.Status{}, Held: map[string]agent.Hold{}, Released: true, Now: noon,
+		Records: map[string]machines.Record{}, Hosts: map[string]model.Host{}, Views: map[string]model.View{},
+		Statuses: map[string]model.Status{}, Held: map[string]model.Hold{}, Released: true, Now: noon,
 	}}
 }
 
@@ -56,9 +55,9 @@ func (w *testWorld) book(node, flavor, id string, phase machines.Phase) {
 }
 
 func (w *testWorld) join(node, role string) {
-	w.Hosts[node] = agent.Host{Node: node, Role: role, At: noon.Add(-50 * time.Minute)}
-	w.Views[node] = agent.View{State: agent.Converged}
-	w.Statuses[node] = agent.Status{Node: node, SeenAt: noon.Add(-time.Minute), LastGood: agent.Target{Release: "1.0.0"}}
+	w.Hosts[node] = model.Host{Node: node, Role: role, At: noon.Add(-50 * time.Minute)}
+	w.Views[node] = model.View{State: model.Converged}
+	w.Statuses[node] = model.Status{Node: node, SeenAt: noon.Add(-time.Minute), LastGood: model.Target{Release: "1.0.0"}}
 }
 
 // spoke sets the time of a registered node's last report.
@@ -69,7 +68,7 @@ func (w *testWorld) spoke(node string, at time.Time) {
 }
 
 func (w *testWorld) silence(node string) {
-	w.Views[node] = agent.View{State: agent.Silent, Cause: agent.Cause{Reason: agent.ReasonSilent, Params: agent.Params{At: time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)}}}
+	w.Views[node] = model.View{State: model.Silent, Cause: model.Cause{Reason: model.ReasonSilent, Params: model.Params{At: time.Date(2026, 11, 21, 10, 0, 0, 0, time.UTC)}}}
 }
 
 // unknown removes a node from etcd, except for its record.
@@ -173,14 +172,14 @@ func TestPlan(t *testing.T) {
 		{name: "not listed, and another machine speaks", world: func(w *testWorld) {
 			up(w)
 			w.Machines = w.Machines[1:]
-			w.Hosts["compute1"] = agent.Host{Node: "compute1", Role: "compute", MachineID: "new"}
-			w.Statuses["compute1"] = agent.Status{Node: "compute1", SeenAt: noon, Machine: "old"}
+			w.Hosts["compute1"] = model.Host{Node: "compute1", Role: "compute", MachineID: "new"}
+			w.Statuses["compute1"] = model.Status{Node: "compute1", SeenAt: noon, Machine: "old"}
 		}, want: "orphan compute1 removes makes" + second},
 		{name: "not listed, and joined without a word", world: func(w *testWorld) {
 			up(w)
 			w.Machines = w.Machines[1:]
 			delete(w.Statuses, "compute1")
-			w.Views["compute1"] = agent.View{State: agent.Pending}
+			w.Views["compute1"] = model.View{State: model.Pending}
 		}, want: "orphan compute1 removes makes" + second},
 		{name: "not listed yet", world: func(w *testWorld) { first(machines.Running, machines.Made)(w); w.Machines = w.Machines[:1] }, want: "wait compute1" + second, why: `"code":"unlisted"`},
 		{name: "not listed yet, and made by a clock that is ahead", world: func(w *testWorld) {
@@ -219,13 +218,13 @@ func TestPlan(t *testing.T) {
 		{name: "destroyed, made just now, and removed from the host list", world: func(w *testWorld) {
 			first(machines.Running, machines.Made)(w)
 			w.Machines = w.Machines[:1]
-			w.Statuses["compute1"] = agent.Status{SeenAt: noon.Add(-time.Second)}
+			w.Statuses["compute1"] = model.Status{SeenAt: noon.Add(-time.Second)}
 		}, o: Options{Destroy: true},
 			want: "retire compute2 -compute2#b removes drains; orphan compute1 removes BLOCKED", why: `"code":"may_be_gone","at":"2026-11-21T11:59:00Z","until":"2026-11-21T12:01:00Z"`},
 		{name: "destroyed, made just now, removed from the host list, and confirmed", world: func(w *testWorld) {
 			first(machines.Running, machines.Made)(w)
 			w.Machines = w.Machines[:1]
-			w.Statuses["compute1"] = agent.Status{SeenAt: noon.Add(-time.Second)}
+			w.Statuses["compute1"] = model.Status{SeenAt: noon.Add(-time.Second)}
 		}, o: Options{Destroy: true, AcceptLost: true},
 			want: "retire compute2 -compute2#b removes drains; orphan compute1 removes"},
 		{name: "destroyed, and never made", world: func(w *testWorld) { w.book("compute1", "m1.small", "", machines.Making) }, o: Options{Destroy: true},
@@ -273,7 +272,7 @@ func TestPlan(t *testing.T) {
 		}, want: "keep compute1" + second},
 		{name: "not listed, and it reports from an address, and another one has its name", world: func(w *testWorld) {
 			up(w)
-			w.Hosts["compute1"] = agent.Host{Node: "compute1", Role: "compute", Addresses: []string{"10.0.0.1"}}
+			w.Hosts["compute1"] = model.Host{Node: "compute1", Role: "compute", Addresses: []string{"10.0.0.1"}}
 			w.Machines[0] = machines.Machine{Name: "compute1", ID: "z", State: machines.Running, Created: noon.Add(-time.Hour), Addresses: []string{"10.0.0.2"}}
 		}, want: "keep compute1" + second},
 		{name: "made by a slow clock", world: func(w *testWorld) { up(w); w.unknown("compute1"); w.Machines[0].Created = noon.Add(-time.Minute) }, want: "wait compute1" + second},
@@ -304,7 +303,7 @@ func TestPlan(t *testing.T) {
 			up(w)
 			w.silence("compute1")
 			w.Machines[0].State = machines.Stopped
-			w.Held["compute1"] = agent.Hold{Who: "ann", Why: "disk swap"}
+			w.Held["compute1"] = model.Hold{Who: "ann", Why: "disk swap"}
 		},
 			want: "broken compute1 -compute1#a removes makes" + second, why: `"code":"under_hold"`},
 		{name: "another flavor", spec: strings.Replace(twoComputes, "flavor: small", "flavor: large", 1), old: twoComputes, world: up,
@@ -325,7 +324,7 @@ func TestPlan(t *testing.T) {
 			first(machines.Running, machines.Made)(w)
 			w.join("compute1", "compute")
 			// the machine before reported that
-			w.Statuses["compute1"] = agent.Status{Node: "compute1", SeenAt: noon.Add(-2 * time.Hour), LastGood: agent.Target{Release: "1.0.0"}}
+			w.Statuses["compute1"] = model.Status{Node: "compute1", SeenAt: noon.Add(-2 * time.Hour), LastGood: model.Target{Release: "1.0.0"}}
 		}, want: "wait compute1" + second, why: `"code":"converging"`},
 		{name: "reported before its record had its machine", world: func(w *testWorld) {
 			up(w)
@@ -359,7 +358,7 @@ func TestPlan(t *testing.T) {
 		{name: "retiring was begun, and another one of its name is registered", world: func(w *testWorld) {
 			up(w)
 			w.book("compute1", "m1.small", "b", machines.Retiring)
-			w.Hosts["compute1"] = agent.Host{Node: "compute1", Role: "compute", Addresses: []string{"10.0.0.7"}}
+			w.Hosts["compute1"] = model.Host{Node: "compute1", Role: "compute", Addresses: []string{"10.0.0.7"}}
 			for i, m := range w.Machines {
 				if m.ID == "a" {
 					w.Machines[i].Addresses = []string{"10.0.0.7"}
@@ -441,7 +440,7 @@ func TestPlan(t *testing.T) {
 			r := w.Records["compute1"]
 			r.ID = ""
 			w.Records["compute1"] = r
-			w.Hosts["compute1"] = agent.Host{Node: "compute1", Role: "compute", Addresses: []string{"10.0.0.7"}}
+			w.Hosts["compute1"] = model.Host{Node: "compute1", Role: "compute", Addresses: []string{"10.0.0.7"}}
 			w.Machines = append(w.Machines, machines.Machine{Name: "compute1", ID: "z", State: machines.Running, Created: noon, Addresses: []string{"10.0.0.7"}})
 		}, want: "keep compute1; duplicate compute1 -compute1#a; keep compute2", why: `"by":"address"`},
 		{name: "two of a name, the older", world: func(w *testWorld) {
@@ -485,7 +484,7 @@ func TestPlan(t *testing.T) {
 			first(machines.Running, machines.Made)(w)
 			w.join("compute1", "compute")
 			delete(w.Statuses, "compute1")
-			w.Held["compute1"] = agent.Hold{Who: "ann", Why: "disk swap"}
+			w.Held["compute1"] = model.Hold{Who: "ann", Why: "disk swap"}
 		}, want: "keep compute1; keep compute2"},
 		{name: "several that are not ours", world: func(w *testWorld) { up(w); w.join("compute12", "compute"); w.join("compute3", "compute") },
 			want: "keep compute1; keep compute2; extra compute3; extra compute12"},
@@ -680,31 +679,31 @@ func TestPlanIgnoresUnknownMachines(t *testing.T) {
 func TestSilentFromMatchesAgent(t *testing.T) {
 	for _, c := range []struct {
 		beat  time.Duration
-		phase agent.Phase
+		phase model.Phase
 		quiet time.Duration
 		set   model.Duration
 	}{
-		{0, agent.Idle, 20 * time.Minute, 0},
-		{time.Minute, agent.Idle, 20 * time.Minute, 0},
-		{10 * time.Minute, agent.Idle, 30 * time.Minute, 0},
-		{10 * time.Minute, agent.Running, 75 * time.Minute, 0},
-		{time.Hour, agent.Running, 3 * time.Hour, 0},
-		{5 * time.Minute, agent.Idle, 15 * time.Minute, model.Duration(15 * time.Minute)},
-		{10 * time.Minute, agent.Idle, 30 * time.Minute, model.Duration(15 * time.Minute)},
-		{5 * time.Minute, agent.Idle, 2 * time.Hour, model.Duration(2 * time.Hour)},
-		{5 * time.Minute, agent.Running, 2 * time.Hour, model.Duration(2 * time.Hour)},
+		{0, model.Idle, 20 * time.Minute, 0},
+		{time.Minute, model.Idle, 20 * time.Minute, 0},
+		{10 * time.Minute, model.Idle, 30 * time.Minute, 0},
+		{10 * time.Minute, model.Running, 75 * time.Minute, 0},
+		{time.Hour, model.Running, 3 * time.Hour, 0},
+		{5 * time.Minute, model.Idle, 15 * time.Minute, model.Duration(15 * time.Minute)},
+		{10 * time.Minute, model.Idle, 30 * time.Minute, model.Duration(15 * time.Minute)},
+		{5 * time.Minute, model.Idle, 2 * time.Hour, model.Duration(2 * time.Hour)},
+		{5 * time.Minute, model.Running, 2 * time.Hour, model.Duration(2 * time.Hour)},
 	} {
-		st := agent.Status{SeenAt: noon, Phase: c.phase}
+		st := model.Status{SeenAt: noon, Phase: c.phase}
 		st.Settings.Heartbeat = c.beat
-		w := machines.World{Now: noon, Old: &environments.Environment{Silence: c.set}, Statuses: map[string]agent.Status{"web1": st}}
-		at, d := w.SilentFrom("web1"), agent.Desired{Host: &agent.Host{At: noon}, Silence: time.Duration(c.set)}
+		w := machines.World{Now: noon, Old: &environments.Environment{Silence: c.set}, Statuses: map[string]model.Status{"web1": st}}
+		at, d := w.SilentFrom("web1"), model.Desired{Host: &model.Host{At: noon}, Silence: time.Duration(c.set)}
 		if !at.Equal(noon.Add(c.quiet)) {
 			t.Errorf("with a heartbeat of %s, %s: it is silent from %s, want after %s", c.beat, c.phase, at, c.quiet)
 		}
-		if v := agent.Look(&st, d, at); v.State == agent.Silent {
+		if v := model.Look(&st, d, at); v.State == model.Silent {
 			t.Errorf("with a heartbeat of %s, %s: it is silent before %s", c.beat, c.phase, at)
 		}
-		if v := agent.Look(&st, d, at.Add(time.Second)); v.State != agent.Silent {
+		if v := model.Look(&st, d, at.Add(time.Second)); v.State != model.Silent {
 			t.Errorf("with a heartbeat of %s, %s: it is %s after %s", c.beat, c.phase, v.State, at)
 		}
 	}

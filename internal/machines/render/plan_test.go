@@ -10,12 +10,12 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/render"
+	"pulley/internal/model"
 )
 
 var noon = time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC)
@@ -41,8 +41,8 @@ type world struct{ machines.World }
 
 func newWorld() *world {
 	return &world{machines.World{
-		Records: map[string]machines.Record{}, Hosts: map[string]agent.Host{}, Views: map[string]agent.View{},
-		Statuses: map[string]agent.Status{}, Held: map[string]agent.Hold{}, Released: true, Now: noon,
+		Records: map[string]machines.Record{}, Hosts: map[string]model.Host{}, Views: map[string]model.View{},
+		Statuses: map[string]model.Status{}, Held: map[string]model.Hold{}, Released: true, Now: noon,
 	}}
 }
 
@@ -55,12 +55,12 @@ func (w *world) machine(node, role, flavor string) {
 }
 
 func (w *world) join(node, role string) {
-	w.Hosts[node] = agent.Host{Node: node, Role: role, At: noon.Add(-50 * time.Minute)}
-	w.Views[node] = agent.View{State: agent.Converged}
-	w.Statuses[node] = agent.Status{Node: node, SeenAt: noon.Add(-time.Minute), LastGood: agent.Target{Release: "1.0.0"}}
+	w.Hosts[node] = model.Host{Node: node, Role: role, At: noon.Add(-50 * time.Minute)}
+	w.Views[node] = model.View{State: model.Converged}
+	w.Statuses[node] = model.Status{Node: node, SeenAt: noon.Add(-time.Minute), LastGood: model.Target{Release: "1.0.0"}}
 }
 
-func (w *world) silence(node string) { w.Views[node] = agent.View{State: agent.Silent} }
+func (w *world) silence(node string) { w.Views[node] = model.View{State: model.Silent} }
 
 // shown returns a plan as it is printed.
 func (w *world) shown(t *testing.T, spec string, o plan.Options) string {
@@ -183,7 +183,7 @@ func TestHealthNamesLackingNodes(t *testing.T) {
 		w.join(node, "")
 	}
 	w.silence("compute2")
-	w.Hosts["compute3"], w.Views["compute3"] = agent.Host{}, agent.View{State: agent.Pending}
+	w.Hosts["compute3"], w.Views["compute3"] = model.Host{}, model.View{State: model.Pending}
 	h := machines.Judge(e, w.Hosts, w.Views)
 	want := "degraded: compute 2 of 8 converged (compute2 silent, compute3 pending, compute4 not registered, compute5 not registered, and 2 more)"
 	if got := render.Health(h); h.Healthy || got != want {
@@ -196,7 +196,7 @@ func TestHealthNamesLackingNodes(t *testing.T) {
 		w.join(node.String(), node.Role)
 	}
 	// Puppet's own daemon runs instead of the agent: nothing lacks there.
-	w.Views["compute2"] = agent.View{State: agent.Held, Cause: agent.Cause{Reason: agent.ReasonDaemon}}
+	w.Views["compute2"] = model.View{State: model.Held, Cause: model.Cause{Reason: model.ReasonDaemon}}
 	if h := machines.Judge(e, w.Hosts, w.Views); !h.Healthy || render.Health(h) != "healthy" {
 		t.Errorf("health: %s", render.Health(h))
 	}
@@ -224,8 +224,8 @@ func TestEveryCodeHasASentence(t *testing.T) {
 		}
 		count++
 		got := render.Reason(machines.Reason{
-			Code: machines.Code(code), Node: "web1", Machine: machines.Ref{Name: "web1"}, Problem: "no", State: machines.Building, NodeState: agent.Converged,
-			View: &agent.View{State: agent.Converged}, Hold: &agent.Hold{Who: "ann"}, Role: "web", Was: "a", Now: "b",
+			Code: machines.Code(code), Node: "web1", Machine: machines.Ref{Name: "web1"}, Problem: "no", State: machines.Building, NodeState: model.Converged,
+			View: &model.View{State: model.Converged}, Hold: &model.Hold{Who: "ann"}, Role: "web", Was: "a", Now: "b",
 		})
 		if got == code || got == "" || strings.Contains(got, "$") {
 			t.Errorf("the sentence of %s is %q", code, got)

@@ -10,9 +10,9 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/clip"
 	"pulley/internal/machines"
+	"pulley/internal/model"
 )
 
 // maxWord limits the length of a displayed word from another source.
@@ -316,7 +316,7 @@ func names(all []string) string {
 
 // view returns a node's state, with its reason if known. A converged node needs none.
 func view(r machines.Reason) string {
-	if r.NodeState == agent.Converged || r.View == nil || r.View.Sentence() == "" {
+	if r.NodeState == model.Converged || r.View == nil || r.View.Sentence() == "" {
 		return string(r.NodeState)
 	}
 	return string(r.NodeState) + ": " + clean(r.View.Sentence())

@@ -10,10 +10,10 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
+	"pulley/internal/model"
 )
 
 // The defaults of a Watcher.
@@ -148,7 +148,7 @@ func (w *Watcher) outage(f *Findings) bool {
 		}
 	}
 	for _, s := range f.Dead {
-		if s.Verb == plan.Orphan && world.Views[s.Node].State != agent.Silent {
+		if s.Verb == plan.Orphan && world.Views[s.Node].State != model.Silent {
 			lost++
 		}
 	}

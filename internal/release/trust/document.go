@@ -16,7 +16,7 @@ import (
 	"fmt"
 	"strings"
 
-	"pulley/internal/release/trust/refusal"
+	"pulley/internal/model/refusal"
 )
 
 // Namespace is the use of a signature. The signature of a permit is not valid for a release.

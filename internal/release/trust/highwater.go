@@ -14,7 +14,7 @@ import (
 
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
-	"pulley/internal/release/trust/refusal"
+	"pulley/internal/model/refusal"
 )
 
 // HighWaterMark is the highest release and data that a node has attempted, or that a permit lowered it to. The agent

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"pulley/internal/bounded"
-	"pulley/internal/release/trust/refusal"
+	"pulley/internal/model/refusal"
 )
 
 // Files are the paths of a node's allowed signers, revoked keys and high-water mark. A file named in the settings must

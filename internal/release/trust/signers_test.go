@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"pulley/internal/release/trust/refusal"
+	"pulley/internal/model/refusal"
 )
 
 // A misread line could allow an excluded signer. A skipped line could exclude an allowed one.

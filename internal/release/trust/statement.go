@@ -7,7 +7,7 @@ import (
 	"maps"
 	"time"
 
-	"pulley/internal/release/trust/refusal"
+	"pulley/internal/model/refusal"
 )
 
 // statementFormat is the version of statements that this program writes. It refuses newer versions.

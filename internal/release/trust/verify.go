@@ -10,7 +10,7 @@ import (
 	"github.com/hiddeco/sshsig"
 	"golang.org/x/crypto/ssh"
 
-	"pulley/internal/release/trust/refusal"
+	"pulley/internal/model/refusal"
 )
 
 // Refusal is the reason why a record is not authentic, or why a node may not take a target.

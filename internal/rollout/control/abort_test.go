@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
 
@@ -40,7 +41,7 @@ func TestNothingStartsAfterAnAbort(t *testing.T) {
 	}
 	began, admitted, refused := time.Now(), 0, 0
 	for n := range (races + nodes - 1) / nodes {
-		to := []agent.GateState{agent.GateAborted, agent.GatePaused}[n%2]
+		to := []model.GateState{model.GateAborted, model.GatePaused}[n%2]
 		a, r := f.race(all, f.publish(fmt.Sprintf("3.%d.0", n), n+3), to)
 		admitted, refused = admitted+a, refused+r
 	}
@@ -51,7 +52,7 @@ func TestNothingStartsAfterAnAbort(t *testing.T) {
 }
 
 // race starts a rollout to all agents, and closes its gate while they begin. It returns how many began, and how many were refused.
-func (f *fleet) race(all []*racer, target agent.Target, to agent.GateState) (admitted, refused int) {
+func (f *fleet) race(all []*racer, target model.Target, to model.GateState) (admitted, refused int) {
 	f.t.Helper()
 	ctx := f.t.Context()
 	f.new = target
@@ -149,7 +150,7 @@ func (f *fleet) racer(name string) *racer {
 	f.t.Cleanup(func() { _ = disk.Close() })
 	r := &racer{f: f, tree: f.t.TempDir()}
 	r.Agent = &agent.Agent{
-		Identity: agent.Identity{Node: name, Certname: name, Role: "web", Environment: "dev"}, Settings: agent.DefaultSettings(), MachineID: "m-" + name,
+		Identity: model.Identity{Node: name, Certname: name, Role: "web", Environment: "dev"}, Settings: model.DefaultSettings(), MachineID: "m-" + name,
 		Control: admission{f.s.Node, r}, Content: machine{r}, Puppet: machine{r}, Machine: machine{r}, Memory: disk, Now: time.Now, Log: slog.New(slog.DiscardHandler), VerifyTimeout: time.Minute,
 	}
 	return r
@@ -168,7 +169,7 @@ type admission struct {
 }
 
 // Admit meets the others, and asks etcd as the agent does.
-func (a admission) Admit(ctx context.Context, id agent.Identity, d agent.Desired, s agent.Status) error {
+func (a admission) Admit(ctx context.Context, id model.Identity, d model.Desired, s model.Status) error {
 	r := a.r
 	if r.meet != nil {
 		r.meet.missing.Done()
@@ -176,7 +177,7 @@ func (a admission) Admit(ctx context.Context, id agent.Identity, d agent.Desired
 		r.meet.hesitate()
 	}
 	err := a.Control.Admit(ctx, id, d, s)
-	if err != nil && !errors.Is(err, agent.ErrChanged) {
+	if err != nil && !errors.Is(err, model.ErrChanged) {
 		r.f.t.Errorf("%s cannot ask for its admission: %v", id.Node, err)
 	}
 	if err == nil {
@@ -188,24 +189,24 @@ func (a admission) Admit(ctx context.Context, id agent.Identity, d agent.Desired
 // machine has trees without files, and no hooks.
 type machine struct{ r *racer }
 
-func (m machine) Stage(context.Context, agent.Identity, agent.Target, agent.Staging) (agent.Staged, error) {
+func (m machine) Stage(context.Context, model.Identity, model.Target, agent.Staging) (agent.Staged, error) {
 	return agent.Staged{Tree: m.r.tree, Release: func() {}}, nil
 }
 func (m machine) Current() (string, error)               { return "", nil }
 func (m machine) Activate(string) error                  { return nil }
-func (m machine) Collect([]agent.Target, []string) error { return nil }
-func (m machine) Blocked() *agent.Blocked                { return nil }
+func (m machine) Collect([]model.Target, []string) error { return nil }
+func (m machine) Blocked() *model.Blocked                { return nil }
 
-func (m machine) Reach(context.Context, agent.Job) *agent.Problem { return nil }
+func (m machine) Reach(context.Context, model.Job) *model.Problem { return nil }
 
-func (m machine) Apply(context.Context, agent.Job) (agent.Result, error) {
+func (m machine) Apply(context.Context, model.Job) (model.Result, error) {
 	m.r.began = true
-	return agent.Result{Kind: agent.Success, Outcome: agent.Changed}, nil
+	return model.Result{Kind: model.Success, Outcome: model.Changed}, nil
 }
 func (m machine) Remember() error                         { return nil }
 func (m machine) Restore() error                          { return nil }
-func (m machine) Verify(context.Context, agent.Job) error { return nil }
-func (m machine) Tell(context.Context, agent.Job, []byte, string, func(string) error) error {
+func (m machine) Verify(context.Context, model.Job) error { return nil }
+func (m machine) Tell(context.Context, model.Job, []byte, string, func(string) error) error {
 	return nil
 }
-func (m machine) Retire(context.Context, agent.Job, agent.Prose) error { return nil }
+func (m machine) Retire(context.Context, model.Job, model.Prose) error { return nil }

@@ -6,7 +6,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
@@ -44,8 +44,8 @@ func TestIDsThatComeAgain(t *testing.T) {
 		}
 	}
 	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
-	who := agent.Identity{Node: "web1", Role: "web", Environment: "dev"}
-	st := agent.State{LastGood: f.old, Enforcing: f.old}
+	who := model.Identity{Node: "web1", Role: "web", Environment: "dev"}
+	st := model.State{LastGood: f.old, Enforcing: f.old}
 	runs := 0
 	// advance lets the controller and the node act in turns until the campaign ended, or until the node ran.
 	advance := func(p rollout.Plan, once bool) {
@@ -61,16 +61,16 @@ func TestIDsThatComeAgain(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			dec := agent.Decide(agent.Observed{Identity: who, State: st, Settings: agent.DefaultSettings(), Machine: "m-web1"}, d, time.Now())
-			if a := d.Assignment(); dec.Action == agent.Take || dec.Action == agent.Enforce && a != nil && a.Kind == agent.AssignRun {
+			dec := model.Decide(model.Observed{Identity: who, State: st, Settings: model.DefaultSettings(), Machine: "m-web1"}, d, time.Now())
+			if a := d.Assignment(); dec.Action == model.Take || dec.Action == model.Enforce && a != nil && a.Kind == model.AssignRun {
 				runs++
 				st.LastGood, st.Enforcing = dec.Target, dec.Target
-				if a != nil && a.Kind == agent.AssignRun {
-					st.Ran = &agent.Answer{ID: a.ID}
+				if a != nil && a.Kind == model.AssignRun {
+					st.Ran = &model.Answer{ID: a.ID}
 				}
 			}
-			report := agent.Status{Node: "web1", Role: "web", Phase: agent.Idle, Cause: dec.Cause, Target: d.Wanted(), LastGood: st.LastGood, Enforcing: st.Enforcing, SeenAt: time.Now(),
-				Settings: agent.DefaultSettings(), Machine: "m-web1", LastRun: "run", Ran: st.Ran}
+			report := model.Status{Node: "web1", Role: "web", Phase: model.Idle, Cause: dec.Cause, Target: d.Wanted(), LastGood: st.LastGood, Enforcing: st.Enforcing, SeenAt: time.Now(),
+				Settings: model.DefaultSettings(), Machine: "m-web1", LastRun: "run", Ran: st.Ran}
 			if a := d.Assignment(); a != nil {
 				report.Assignment = a.ID
 			}
@@ -96,7 +96,7 @@ func TestIDsThatComeAgain(t *testing.T) {
 	}
 	back()
 	c = &Controller{Store: f.s, Ref: dev, Now: time.Now} // as after a restart
-	st = agent.State{LastGood: f.old, Enforcing: f.old, RanAt: time.Now()}
+	st = model.State{LastGood: f.old, Enforcing: f.old, RanAt: time.Now()}
 	one := f.startJob(rollout.Policy{}, []string{"web1"})
 	advance(one, true)
 	ran := runs

@@ -9,7 +9,6 @@ import (
 	"errors"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
@@ -136,7 +135,7 @@ func (c *Controller) step(ctx context.Context) (wait rollout.Wait, done bool, er
 		switch {
 		case len(needs.Gates) == 0:
 			c.asking = nil // what passed decides once
-		case err == nil && (campaign.Gate.State == agent.GateOpen || campaign.Gate.State == ""):
+		case err == nil && (campaign.Gate.State == model.GateOpen || campaign.Gate.State == ""):
 			o.Answers = c.ask(ctx, campaign.Plan, campaign.State, needs.Gates)
 		}
 		return o, err

@@ -15,7 +15,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/change"
 	"pulley/internal/desired"
@@ -52,7 +51,7 @@ type fleet struct {
 	t        *testing.T
 	s        *store.Store
 	client   *clientv3.Client
-	old, new agent.Target
+	old, new model.Target
 	running  atomic.Int32
 	most     atomic.Int32
 
@@ -71,7 +70,7 @@ func begin(t *testing.T, nodes int) *fleet {
 	f.old, f.new = f.publish("1.0.0", 1), f.publish("2.0.0", 2)
 	for i := range nodes {
 		name := fmt.Sprintf("web%d", i+1)
-		if err := s.Fleet.Register(t.Context(), "dev", agent.Host{Node: name, Role: "web", MachineID: "m-" + name, At: time.Now()}); err != nil {
+		if err := s.Fleet.Register(t.Context(), "dev", model.Host{Node: name, Role: "web", MachineID: "m-" + name, At: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -81,7 +80,7 @@ func begin(t *testing.T, nodes int) *fleet {
 	return f
 }
 
-func (f *fleet) publish(version string, tree int) agent.Target {
+func (f *fleet) publish(version string, tree int) model.Target {
 	f.t.Helper()
 	r := release.Release{Version: version, Author: "ann", At: time.Now().UTC(), Content: content.Record{Tree: fmt.Sprintf("%064x", tree)}}
 	p, err := f.s.Releases.BeginPublish(f.t.Context(), "ann")
@@ -143,16 +142,16 @@ func (f *fleet) campaign(id string) *store.Campaign {
 // node ticks until ctx ends: it reads, decides, is admitted and reports, with the agent's own decision and the store's own
 // transactions.
 func (f *fleet) node(ctx context.Context, name string, fails bool) {
-	st, who := agent.State{LastGood: f.old, Enforcing: f.old, RanAt: time.Now()}, agent.Identity{Node: name, Role: "web", Environment: "dev"}
+	st, who := model.State{LastGood: f.old, Enforcing: f.old, RanAt: time.Now()}, model.Identity{Node: name, Role: "web", Environment: "dev"}
 	for ctx.Err() == nil {
 		d, err := f.s.Node.Desire(ctx, who)
 		if err != nil {
 			continue
 		}
-		dec := agent.Decide(agent.Observed{Identity: who, State: st, Settings: agent.DefaultSettings(), Machine: "m-" + name}, d, time.Now())
-		report := agent.Status{
-			Node: name, Role: "web", Phase: agent.Idle, Target: d.Wanted(), LastGood: st.LastGood, Enforcing: st.Enforcing, SeenAt: time.Now(),
-			Settings: agent.DefaultSettings(), Machine: "m-" + name, LastRun: "run",
+		dec := model.Decide(model.Observed{Identity: who, State: st, Settings: model.DefaultSettings(), Machine: "m-" + name}, d, time.Now())
+		report := model.Status{
+			Node: name, Role: "web", Phase: model.Idle, Target: d.Wanted(), LastGood: st.LastGood, Enforcing: st.Enforcing, SeenAt: time.Now(),
+			Settings: model.DefaultSettings(), Machine: "m-" + name, LastRun: "run",
 		}
 		if a := d.Assignment(); a != nil {
 			report.Assignment = a.ID
@@ -161,8 +160,8 @@ func (f *fleet) node(ctx context.Context, name string, fails bool) {
 		if d.Assigned != nil {
 			st.Epoch = max(st.Epoch, d.Gate.Epoch)
 		}
-		if dec.Action == agent.Take {
-			report.Phase = agent.Running
+		if dec.Action == model.Take {
+			report.Phase = model.Running
 			if err := f.s.Node.Admit(ctx, who, d, report); err != nil {
 				continue
 			}
@@ -172,17 +171,17 @@ func (f *fleet) node(ctx context.Context, name string, fails bool) {
 			now := f.running.Add(1)
 			for most := f.most.Load(); now > most && !f.most.CompareAndSwap(most, now); most = f.most.Load() {
 			}
-			report.Phase, st.Enforcing, report.Enforcing = agent.Idle, dec.Target, dec.Target
+			report.Phase, st.Enforcing, report.Enforcing = model.Idle, dec.Target, dec.Target
 			if fails && dec.Target == f.new {
-				report.Outcome = agent.Failed
-				report.Attempt = &agent.Attempt{Target: dec.Target, Started: 1, Finished: 1, Last: time.Now(), Problem: agent.Problem{Code: agent.ResourcesFailed}}
-				st.Attempts = []agent.Attempt{*report.Attempt}
+				report.Outcome = model.Failed
+				report.Attempt = &model.Attempt{Target: dec.Target, Started: 1, Finished: 1, Last: time.Now(), Problem: model.Problem{Code: model.ResourcesFailed}}
+				st.Attempts = []model.Attempt{*report.Attempt}
 			} else {
 				st.LastGood, report.LastGood = dec.Target, dec.Target
 			}
 			f.running.Add(-1)
 		} else if a := st.Attempts; len(a) > 0 {
-			report.Attempt, report.Outcome = &a[0], agent.Failed
+			report.Attempt, report.Outcome = &a[0], model.Failed
 		}
 		_ = f.s.Node.Report(ctx, who, report, nil, nil)
 		select {
@@ -208,7 +207,7 @@ func (f *fleet) run(nodes, controllers int, failing ...string) {
 		c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
 		all.Go(func() {
 			for ctx.Err() == nil {
-				if _, err := c.Advance(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, agent.ErrUnreachable) {
+				if _, err := c.Advance(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, model.ErrUnreachable) {
 					f.t.Errorf("cannot advance: %v", err)
 					return
 				}
@@ -324,7 +323,7 @@ nodes: {web2: {attributes: {rack: r2}}, web4: {attributes: {rack: r2}}, web6: {a
 		err = f.s.Environments.PutSpec(t.Context(), e, 0)
 	}
 	if err == nil {
-		err = f.s.Fleet.Register(t.Context(), "dev", agent.Host{Node: "db1", Role: "db", MachineID: "m-db1", At: time.Now().Add(-time.Hour)})
+		err = f.s.Fleet.Register(t.Context(), "dev", model.Host{Node: "db1", Role: "db", MachineID: "m-db1", At: time.Now().Add(-time.Hour)})
 	}
 	if err == nil {
 		_, err = f.s.Targets.Promote(t.Context(), dev, f.desires(), store.Scope{Node: "db1"}, store.Promoted, f.old, author())
@@ -364,10 +363,10 @@ nodes: {web2: {attributes: {rack: r2}}, web4: {attributes: {rack: r2}}, web6: {a
 		t.Errorf("begun are %v", begun)
 	}
 	mu.Unlock()
-	st := agent.Status{
-		Node: "db1", Role: "db", Machine: "m-db1", Phase: agent.Idle, Target: f.old, LastGood: f.old, Enforcing: f.old, SeenAt: time.Now(), Settings: agent.DefaultSettings(),
+	st := model.Status{
+		Node: "db1", Role: "db", Machine: "m-db1", Phase: model.Idle, Target: f.old, LastGood: f.old, Enforcing: f.old, SeenAt: time.Now(), Settings: model.DefaultSettings(),
 	}
-	if err := f.s.Node.Report(t.Context(), agent.Identity{Node: "db1", Role: "db", Environment: "dev"}, st, nil, nil); err != nil {
+	if err := f.s.Node.Report(t.Context(), model.Identity{Node: "db1", Role: "db", Environment: "dev"}, st, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	f.wait(plan.ID, "completed", func(c *store.Campaign) bool { return c.State.Phase == rollout.Completed && c.State.Done == 6 })
@@ -380,7 +379,7 @@ func TestRolloutStopsAndReverts(t *testing.T) {
 	f := begin(t, 6)
 	plan := f.start(rollout.Policy{Canaries: "0", Batch: "1"})
 	f.run(6, 2, "web3")
-	c := f.wait(plan.ID, "stopped", func(c *store.Campaign) bool { return c.Gate.State == agent.GatePaused && c.State.Stop != nil })
+	c := f.wait(plan.ID, "stopped", func(c *store.Campaign) bool { return c.Gate.State == model.GatePaused && c.State.Stop != nil })
 	if c.State.Stop == nil || c.State.Stop.Code != rollout.StopFailures || c.State.Done != 2 || len(c.State.Failed) != 1 {
 		t.Errorf("it stopped as %+v", c.State)
 	}
@@ -463,7 +462,7 @@ func TestRecoverEndsARevivedRollout(t *testing.T) {
 	if err != nil || len(done.Scopes) != 1 || done.Scopes[0].Passed != reached {
 		t.Fatalf("recovered %+v; %v", done, err)
 	}
-	if gate := f.desires().Gate; gate.State != agent.GateOpen || gate.Rollout != "" || gate.Epoch <= reached {
+	if gate := f.desires().Gate; gate.State != model.GateOpen || gate.Rollout != "" || gate.Epoch <= reached {
 		t.Errorf("the gate after the recovery: %+v", gate)
 	}
 	f.start(rollout.Policy{Canaries: "0"})
@@ -519,7 +518,7 @@ func (f *fleet) lost(plan rollout.Plan, what string) {
 	if _, err := f.s.Targets.Promote(ctx, dev, f.desires(), store.Scope{}, store.Promoted, f.new, author()); !errors.Is(err, store.ErrCampaign) {
 		f.t.Errorf("%s: a promotion: %v", what, err)
 	}
-	if d, err := f.s.Node.Desire(ctx, agent.Identity{Node: "web2", Role: "web", Environment: "dev"}); err != nil || d.Wanted() != f.old {
+	if d, err := f.s.Node.Desire(ctx, model.Identity{Node: "web2", Role: "web", Environment: "dev"}); err != nil || d.Wanted() != f.old {
 		f.t.Errorf("%s: web2 wants %+v: %v", what, d.Wanted(), err)
 	}
 	for _, lost := range []string{plan.ID, ""} {
@@ -527,12 +526,12 @@ func (f *fleet) lost(plan rollout.Plan, what string) {
 		if err != nil || lost != "" && (len(done.Scopes) != 1 || done.Scopes[0].Lost != lost) || lost == "" && len(done.Scopes) > 0 {
 			f.t.Errorf("%s: recovered %+v; %v", what, done, err)
 		}
-		if gate := f.desires().Gate; gate.State != agent.GateOpen || gate.Rollout != "" {
+		if gate := f.desires().Gate; gate.State != model.GateOpen || gate.Rollout != "" {
 			f.t.Fatalf("%s: the gate after the recovery: %+v", what, gate)
 		}
 	}
 	for _, node := range []string{"web1", "web2"} {
-		d, err := f.s.Node.Desire(ctx, agent.Identity{Node: node, Role: "web", Environment: "dev"})
+		d, err := f.s.Node.Desire(ctx, model.Identity{Node: node, Role: "web", Environment: "dev"})
 		if err != nil || d.Wanted() != f.old || d.Assignment() != nil {
 			f.t.Errorf("%s: %s wants %+v after the recovery: %v", what, node, d.Wanted(), err)
 		}
@@ -634,7 +633,7 @@ func TestRolloutRevertsByItself(t *testing.T) {
 	plan := f.start(rollout.Policy{Canaries: "0", Batch: "1", OnFailure: rollout.FailureReverts})
 	f.run(6, 2, "web3")
 	c := f.wait(plan.ID, "reverted", func(c *store.Campaign) bool { return c.State.Phase == rollout.Reverted })
-	if c.State.Stop == nil || c.State.Stop.Code != rollout.StopFailures || c.State.Done != 2 || c.Gate.Epoch != plan.Epoch+1 || c.Gate.State != agent.GateOpen {
+	if c.State.Stop == nil || c.State.Stop.Code != rollout.StopFailures || c.State.Done != 2 || c.Gate.Epoch != plan.Epoch+1 || c.Gate.State != model.GateOpen {
 		t.Errorf("it ended as %+v in gate %+v", c.State, c.Gate)
 	}
 	f.untouched("web4", "web5", "web6")
@@ -666,7 +665,7 @@ func (f *fleet) returned(nodes int) {
 		states, err := f.s.Fleet.State(f.t.Context(), dev)
 		returned := 0
 		for _, st := range states.Statuses {
-			if st.LastGood == f.old && st.Enforcing == f.old && st.Phase == agent.Idle {
+			if st.LastGood == f.old && st.Enforcing == f.old && st.Phase == model.Idle {
 				returned++
 			}
 		}
@@ -750,12 +749,12 @@ func TestAnswerOfAnotherBatch(t *testing.T) {
 	plan := f.start(rollout.Policy{Canaries: "0", Batch: "1", Gates: []string{"g"}})
 	takes := func(name string) {
 		t.Helper()
-		who := agent.Identity{Node: name, Role: "web", Environment: "dev"}
+		who := model.Identity{Node: name, Role: "web", Environment: "dev"}
 		d, err := f.s.Node.Desire(t.Context(), who)
 		if err != nil || d.Assignment() == nil {
 			t.Fatalf("%s has no order; %v", name, err)
 		}
-		st := agent.Status{Node: name, Role: "web", Phase: agent.Idle, Target: d.Wanted(), LastGood: f.new, Enforcing: f.new, SeenAt: now, Settings: agent.DefaultSettings(), Machine: "m-" + name, Assignment: d.Assignment().ID}
+		st := model.Status{Node: name, Role: "web", Phase: model.Idle, Target: d.Wanted(), LastGood: f.new, Enforcing: f.new, SeenAt: now, Settings: model.DefaultSettings(), Machine: "m-" + name, Assignment: d.Assignment().ID}
 		if err := f.s.Node.Report(t.Context(), who, st, nil, nil); err != nil {
 			t.Fatal(err)
 		}

@@ -10,7 +10,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
@@ -48,22 +48,22 @@ func (f *fleet) startJob(policy rollout.Policy, layers ...[]string) rollout.Plan
 
 // worker ticks until ctx ends, as the agent of a node would: it runs at its turn, and answers.
 func (f *fleet) worker(ctx context.Context, name string, fails bool, all *turns, layer map[string]int) {
-	st, who := agent.State{LastGood: f.old, Enforcing: f.old, RanAt: time.Now()}, agent.Identity{Node: name, Role: "web", Environment: "dev"}
+	st, who := model.State{LastGood: f.old, Enforcing: f.old, RanAt: time.Now()}, model.Identity{Node: name, Role: "web", Environment: "dev"}
 	for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 		d, err := f.s.Node.Desire(ctx, who)
 		if err != nil {
 			continue
 		}
-		dec := agent.Decide(agent.Observed{Identity: who, State: st, Settings: agent.DefaultSettings(), Machine: "m-" + name}, d, time.Now())
-		report := agent.Status{
-			Node: name, Role: "web", Phase: agent.Idle, Cause: dec.Cause, Target: d.Wanted(), LastGood: f.old, Enforcing: f.old, SeenAt: time.Now(),
-			Settings: agent.DefaultSettings(), Machine: "m-" + name, LastRun: "run", Ran: st.Ran,
+		dec := model.Decide(model.Observed{Identity: who, State: st, Settings: model.DefaultSettings(), Machine: "m-" + name}, d, time.Now())
+		report := model.Status{
+			Node: name, Role: "web", Phase: model.Idle, Cause: dec.Cause, Target: d.Wanted(), LastGood: f.old, Enforcing: f.old, SeenAt: time.Now(),
+			Settings: model.DefaultSettings(), Machine: "m-" + name, LastRun: "run", Ran: st.Ran,
 		}
 		if a := d.Assignment(); a != nil {
 			report.Assignment = a.ID
 		}
-		if dec.Action == agent.Enforce {
-			report.Phase = agent.Running
+		if dec.Action == model.Enforce {
+			report.Phase = model.Running
 			if err := f.s.Node.Admit(ctx, who, d, report); err != nil {
 				continue
 			}
@@ -81,11 +81,11 @@ func (f *fleet) worker(ctx context.Context, name string, fails bool, all *turns,
 			delete(all.now, name)
 			all.ended = append(all.ended, name)
 			all.Unlock()
-			answer := &agent.Answer{ID: d.Assigned.ID}
+			answer := &model.Answer{ID: d.Assigned.ID}
 			if fails {
-				answer.Problem = agent.Problem{Code: agent.ResourcesFailed, Number: 1}
+				answer.Problem = model.Problem{Code: model.ResourcesFailed, Number: 1}
 			}
-			report.Phase, report.Ran, st.Ran = agent.Idle, answer, answer
+			report.Phase, report.Ran, st.Ran = model.Idle, answer, answer
 		}
 		_ = f.s.Node.Report(ctx, who, report, nil, nil)
 	}
@@ -123,7 +123,7 @@ func (f *fleet) work(controllers int, failing string, layers ...[]string) *turns
 func (f *fleet) free(nodes ...string) {
 	f.t.Helper()
 	for _, node := range nodes {
-		d, err := f.s.Node.Desire(f.t.Context(), agent.Identity{Node: node, Role: "web", Environment: "dev"})
+		d, err := f.s.Node.Desire(f.t.Context(), model.Identity{Node: node, Role: "web", Environment: "dev"})
 		if err != nil || d.Job != nil || d.Gate.Rollout != "" || d.Assignment() != nil {
 			f.t.Errorf("%s is not free: job %v, gate %+v, assigned %+v: %v", node, d.Job, d.Gate, d.Assigned, err)
 		}
@@ -177,10 +177,10 @@ func TestLostJobFreesItsNodes(t *testing.T) {
 	if _, err := c.Advance(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	who := agent.Identity{Node: "web2", Role: "web", Environment: "dev"}
-	overdue := agent.Observed{Identity: who, State: agent.State{LastGood: f.old, Enforcing: f.old}, Settings: agent.DefaultSettings(), Machine: "m-web2"}
+	who := model.Identity{Node: "web2", Role: "web", Environment: "dev"}
+	overdue := model.Observed{Identity: who, State: model.State{LastGood: f.old, Enforcing: f.old}, Settings: model.DefaultSettings(), Machine: "m-web2"}
 	d, err := f.s.Node.Desire(t.Context(), who)
-	if dec := agent.Decide(overdue, d, time.Now()); err != nil || dec.Reason != agent.ReasonWaits {
+	if dec := model.Decide(overdue, d, time.Now()); err != nil || dec.Reason != model.ReasonWaits {
 		t.Fatalf("web2 does not wait: %+v, %v", dec, err)
 	}
 	key, err := f.client.Get(t.Context(), "/pulley/v1/environments/dev/job")
@@ -195,7 +195,7 @@ func TestLostJobFreesItsNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	d, err = f.s.Node.Desire(t.Context(), who)
-	if dec := agent.Decide(overdue, d, time.Now()); err != nil || dec.Action != agent.Enforce {
+	if dec := model.Decide(overdue, d, time.Now()); err != nil || dec.Action != model.Enforce {
 		t.Errorf("web2 does not go on: %+v, %v", dec, err)
 	}
 	if _, err := c.Advance(t.Context()); err != nil {

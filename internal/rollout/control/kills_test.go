@@ -10,7 +10,6 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
@@ -80,28 +79,28 @@ func (f *fleet) mortal(n int, after bool) (*store.Store, *mortal) {
 // hand lets the nodes tick once each, as their agents would: a node at its turn runs, and answers.
 type hand struct {
 	f     *fleet
-	state map[string]*agent.State
+	state map[string]*model.State
 	ran   []string // nodes, in the order of their runs
 }
 
 func (h *hand) tick(names ...string) {
 	h.f.t.Helper()
 	for _, name := range names {
-		st, who := h.state[name], agent.Identity{Node: name, Role: "web", Environment: "dev"}
+		st, who := h.state[name], model.Identity{Node: name, Role: "web", Environment: "dev"}
 		d, err := h.f.s.Node.Desire(h.f.t.Context(), who)
 		if err != nil {
 			h.f.t.Fatal(err)
 		}
-		dec := agent.Decide(agent.Observed{Identity: who, State: *st, Settings: agent.DefaultSettings(), Machine: "m-" + name}, d, time.Now())
-		report := agent.Status{
-			Node: name, Role: "web", Phase: agent.Idle, Cause: dec.Cause, Target: d.Wanted(), LastGood: h.f.old, Enforcing: h.f.old, SeenAt: time.Now(),
-			Settings: agent.DefaultSettings(), Machine: "m-" + name,
+		dec := model.Decide(model.Observed{Identity: who, State: *st, Settings: model.DefaultSettings(), Machine: "m-" + name}, d, time.Now())
+		report := model.Status{
+			Node: name, Role: "web", Phase: model.Idle, Cause: dec.Cause, Target: d.Wanted(), LastGood: h.f.old, Enforcing: h.f.old, SeenAt: time.Now(),
+			Settings: model.DefaultSettings(), Machine: "m-" + name,
 		}
 		if a := d.Assignment(); a != nil {
 			report.Assignment = a.ID
 		}
-		if dec.Reason == agent.ReasonTurn {
-			h.ran, st.Ran = append(h.ran, name), &agent.Answer{ID: d.Assigned.ID}
+		if dec.Reason == model.ReasonTurn {
+			h.ran, st.Ran = append(h.ran, name), &model.Answer{ID: d.Assigned.ID}
 		}
 		report.Ran = st.Ran
 		if err := h.f.s.Node.Report(h.f.t.Context(), who, report, nil, nil); err != nil {
@@ -114,12 +113,12 @@ func (h *hand) tick(names ...string) {
 func killed(t *testing.T, who string, n int, after bool) (lived bool) {
 	f := begin(t, 4)
 	nodes := []string{"web1", "web2", "web3", "web4"}
-	h := &hand{f: f, state: map[string]*agent.State{}}
+	h := &hand{f: f, state: map[string]*model.State{}}
 	for _, name := range nodes {
-		h.state[name] = &agent.State{LastGood: f.old, Enforcing: f.old, RanAt: time.Now()}
+		h.state[name] = &model.State{LastGood: f.old, Enforcing: f.old, RanAt: time.Now()}
 	}
 	h.tick(nodes...)
-	hold := agent.Hold{Mode: agent.Freeze, Kind: agent.OperatorHold, Who: "bob", Why: "disk swap"}
+	hold := model.Hold{Mode: model.Freeze, Kind: model.OperatorHold, Who: "bob", Why: "disk swap"}
 	dying, m := f.mortal(n, after)
 	layers := [][]rollout.Member{{{Node: "web1", Machine: "m-web1"}}, {{Node: "web2", Machine: "m-web2"}, {Node: "web3", Machine: "m-web3"}}}
 	p, err := rollout.MakeJob(rollout.Order{By: "ann", At: time.Now()}, layers)
@@ -222,7 +221,7 @@ func TestKeepWaitingKeepsHoldsOfOthers(t *testing.T) {
 	t.Parallel()
 	f := begin(t, 2)
 	plan := f.startJob(rollout.Policy{KeepWaiting: model.Duration(time.Hour)}, []string{"web1", "web2"})
-	if err := f.s.Fleet.Hold(t.Context(), dev, store.Scope{Node: "web1"}, agent.Hold{Mode: agent.Freeze, Kind: agent.OperatorHold, Who: "bob", Why: "disk swap"}, 0, 0); err != nil {
+	if err := f.s.Fleet.Hold(t.Context(), dev, store.Scope{Node: "web1"}, model.Hold{Mode: model.Freeze, Kind: model.OperatorHold, Who: "bob", Why: "disk swap"}, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	all := &turns{now: map[string]bool{}}

@@ -26,7 +26,6 @@ import (
 
 	"gopkg.in/yaml.v3"
 
-	"pulley/agent"
 	"pulley/internal/bounded"
 	"pulley/internal/child"
 	"pulley/internal/clip"
@@ -98,7 +97,7 @@ func (g Gate) check() error {
 // About is the campaign for which gates are asked. Commands have it in their environment.
 type About struct {
 	Environment, Rollout string
-	Target               agent.Target
+	Target               model.Target
 }
 
 // Ask asks gates at the same time, each with its deadline. It reads the file each time; "" defines none.
@@ -153,7 +152,7 @@ func (g Gate) ask(ctx context.Context, about About, now time.Time) rollout.Answe
 var passed = rollout.Answer{Code: rollout.GatePassed}
 
 func refused(text string) rollout.Answer {
-	return rollout.Answer{Code: rollout.GateRefused, Text: agent.Prose(clip.Line(text, maxText))}
+	return rollout.Answer{Code: rollout.GateRefused, Text: model.Prose(clip.Line(text, maxText))}
 }
 
 // unanswered never has a URL, which may contain a password.
@@ -165,7 +164,7 @@ func unanswered(err error) rollout.Answer {
 	if errors.Is(err, context.DeadlineExceeded) {
 		text = "it did not answer in time"
 	}
-	return rollout.Answer{Code: rollout.GateUnanswered, Text: agent.Prose(clip.Line(text, maxText))}
+	return rollout.Answer{Code: rollout.GateUnanswered, Text: model.Prose(clip.Line(text, maxText))}
 }
 
 // run runs the command of a gate. It gets no setting and no credential of serve, and does not outlive it.

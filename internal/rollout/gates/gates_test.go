@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/child"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
 
@@ -108,7 +108,7 @@ func TestGatesAnswer(t *testing.T) {
 		t.Fatal(err)
 	}
 	names, want["other"] = append(names, "other"), "undefined "
-	answers := Ask(t.Context(), file, names, About{"dev", "r2", agent.Target{Release: "1.5.0", Data: 12}}, func() time.Time { return at })
+	answers := Ask(t.Context(), file, names, About{"dev", "r2", model.Target{Release: "1.5.0", Data: 12}}, func() time.Time { return at })
 	for name, text := range want {
 		if got := string(answers[name].Code) + " " + string(answers[name].Text); got != text || !answers[name].At.Equal(at) {
 			t.Errorf("gate %s: %s, want %s", name, got, text)
@@ -184,7 +184,7 @@ func TestGatesGetNothingOfServe(t *testing.T) {
 		t.Setenv(name, "secret")
 	}
 	left := filepath.Join(t.TempDir(), "left")
-	about := About{"dev", "r2", agent.Target{Release: "1.5.0", Data: 12}}
+	about := About{"dev", "r2", model.Target{Release: "1.5.0", Data: 12}}
 	answer := Gate{Command: []string{"sh", "-c", `setsid sh -c 'echo $$ > "$0"; exec sleep 1000' "$0" & while ! [ -s "$0" ]; do sleep 0.01; done; env | cut -d= -f1 | tr '\n' ' '; exit 1`, left}}.run(t.Context(), about)
 	for name := range strings.FieldsSeq(string(answer.Text)) {
 		if !slices.Contains([]string{"PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR", "PWD", "SHLVL", "OLDPWD", "_", "PULLEY_ENVIRONMENT", "PULLEY_ROLLOUT", "PULLEY_RELEASE", "PULLEY_DATA", "PULLEY_CHILD"}, name) {

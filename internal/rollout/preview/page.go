@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
@@ -16,7 +15,7 @@ import (
 type Page struct {
 	Environment string           `json:"environment"`
 	Release     string           `json:"release"`
-	Data        agent.Generation `json:"data"` // 0: each node's own
+	Data        model.Generation `json:"data"` // 0: each node's own
 	Nodes       []NodeResult     `json:"nodes"`
 	Failures    []Failure        `json:"failures"` // of complete runs, new ones first
 	Changes     []Change         `json:"changes"`  // those of most nodes first; failed resources before all others
@@ -39,23 +38,23 @@ type NodeResult struct {
 	Node    string        `json:"node"`
 	Role    string        `json:"role"`
 	State   State         `json:"state"`
-	Cause   *agent.Cause  `json:"cause,omitempty"`   // why it did not run, or its state without an answer
-	Problem agent.Problem `json:"problem,omitzero"`  // of a failed run
+	Cause   *model.Cause  `json:"cause,omitempty"`   // why it did not run, or its state without an answer
+	Problem model.Problem `json:"problem,omitzero"`  // of a failed run
 	Failing bool          `json:"failing,omitempty"` // its last run of the release in place failed, too
-	Target  agent.Target  `json:"target"`
+	Target  model.Target  `json:"target"`
 	Changes int           `json:"changes"`
 	Left    int           `json:"left,omitempty"`     // changes that the node left out, because they exceed its limits
 	NoDiffs bool          `json:"no_diffs,omitempty"` // its release or data has secrets
 
 	away    bool // nobody waits for it
-	changes []agent.ResourceEvent
+	changes []model.ResourceEvent
 }
 
-func (r NodeResult) answered() bool { return r.State != NoReply || r.Problem != (agent.Problem{}) }
+func (r NodeResult) answered() bool { return r.State != NoReply || r.Problem != (model.Problem{}) }
 
 // Failure is one cause for which the release does not run.
 type Failure struct {
-	Problem agent.Problem `json:"problem"`
+	Problem model.Problem `json:"problem"`
 	New     bool          `json:"new"` // on a node whose last run did not fail
 	Nodes   []string      `json:"nodes"`
 }
@@ -74,7 +73,7 @@ type Change struct {
 // Variant is a change that is the same on some nodes.
 type Variant struct {
 	Nodes      []string               `json:"nodes"`
-	Properties []agent.PropertyChange `json:"properties,omitempty"`
+	Properties []model.PropertyChange `json:"properties,omitempty"`
 	Messages   []string               `json:"messages,omitempty"`
 	Diff       string                 `json:"diff,omitempty"`
 	Cut        bool                   `json:"cut,omitempty"`
@@ -83,33 +82,33 @@ type Variant struct {
 
 func silent(n fleet.Node) NodeResult {
 	cause := n.View.Cause
-	return NodeResult{Node: n.Node, Role: n.Role, State: NoReply, Cause: &cause, away: n.State == agent.Silent}
+	return NodeResult{Node: n.Node, Role: n.Role, State: NoReply, Cause: &cause, away: n.State == model.Silent}
 }
 
 func unreadable(n fleet.Node, err error) NodeResult {
-	return NodeResult{Node: n.Node, Role: n.Role, State: NoReply, Problem: agent.Problem{Code: agent.AnswerUnreadable, Text: agent.Prose(err.Error())}}
+	return NodeResult{Node: n.Node, Role: n.Role, State: NoReply, Problem: model.Problem{Code: model.AnswerUnreadable, Text: model.Prose(err.Error())}}
 }
 
-func resultOf(n fleet.Node, p agent.Preview) NodeResult {
+func resultOf(n fleet.Node, p model.Preview) NodeResult {
 	r := NodeResult{
-		Node: n.Node, Role: n.Role, State: Looked, Cause: p.Cause, Problem: p.Problem, Failing: n.Outcome == agent.Failed, Target: p.Target,
+		Node: n.Node, Role: n.Role, State: Looked, Cause: p.Cause, Problem: p.Problem, Failing: n.Outcome == model.Failed, Target: p.Target,
 		Changes: len(p.Changes) + p.Left, Left: p.Left, NoDiffs: p.NoDiffs, changes: p.Changes,
 	}
 	switch {
 	case p.Cause != nil:
 		r.State = NotRun
-	case p.Problem != (agent.Problem{}):
+	case p.Problem != (model.Problem{}):
 		r.State = Failed
 	}
 	return r
 }
 
 // pageOf groups the results.
-func pageOf(ref model.Ref, target agent.Target, results []NodeResult, notChosen int) Page {
+func pageOf(ref model.Ref, target model.Target, results []NodeResult, notChosen int) Page {
 	p := Page{Environment: ref.String(), Release: target.Release, Data: target.Data, Nodes: results, Failures: []Failure{}, Changes: []Change{}, NotChosen: notChosen}
 	index := map[string]int{} // of Changes
 	for _, r := range results {
-		if r.State == Failed && !slices.ContainsFunc(r.changes, func(e agent.ResourceEvent) bool { return e.Status == "failed" }) {
+		if r.State == Failed && !slices.ContainsFunc(r.changes, func(e model.ResourceEvent) bool { return e.Status == "failed" }) {
 			p.addFailure(r)
 		}
 		if r.State == NotRun {
@@ -149,7 +148,7 @@ func compareTrue(a, b bool) int {
 
 func (p *Page) addFailure(r NodeResult) {
 	problem := r.Problem
-	problem.Text = agent.Prose(strings.ReplaceAll(string(problem.Text), r.Node, "NODE")) // Puppet names it in each message
+	problem.Text = model.Prose(strings.ReplaceAll(string(problem.Text), r.Node, "NODE")) // Puppet names it in each message
 	for i := range p.Failures {
 		if f := &p.Failures[i]; f.Problem == problem {
 			f.Nodes, f.New = append(f.Nodes, r.Node), f.New || !r.Failing
@@ -159,7 +158,7 @@ func (p *Page) addFailure(r NodeResult) {
 	p.Failures = append(p.Failures, Failure{problem, !r.Failing, []string{r.Node}})
 }
 
-func (p *Page) addChange(index map[string]int, r NodeResult, e agent.ResourceEvent) {
+func (p *Page) addChange(index map[string]int, r NodeResult, e model.ResourceEvent) {
 	key := e.Status + " " + e.Resource
 	i, known := index[key]
 	if !known {
@@ -178,7 +177,7 @@ func (p *Page) addChange(index map[string]int, r NodeResult, e agent.ResourceEve
 	c.Variants = append(c.Variants, Variant{[]string{r.Node}, e.Properties, e.Messages, e.Diff, e.Cut, e.Hidden})
 }
 
-func (v *Variant) same(e agent.ResourceEvent) bool {
+func (v *Variant) same(e model.ResourceEvent) bool {
 	return v.Diff == e.Diff && v.Cut == e.Cut && v.Hidden == e.Hidden && slices.Equal(v.Properties, e.Properties) && slices.Equal(v.Messages, e.Messages)
 }
 

@@ -12,7 +12,6 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
 	"pulley/hieradata"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
@@ -24,7 +23,7 @@ import (
 // Query selects a candidate and the nodes that show it.
 type Query struct {
 	Release    string // version, or a constraint; "": each node's own
-	Generation agent.Generation
+	Generation model.Generation
 	Selection  fleet.Selection
 	Except     []string // nodes that never show it
 	Sample     int      // nodes of each role; 0: all selected nodes
@@ -75,9 +74,9 @@ func Run(ctx context.Context, s *store.Store, ref model.Ref, q Query, now func()
 		return page, notes, fmt.Errorf("cannot preview %s in %s: no registered node is selected\n`pulley nodes -e %s` lists the nodes", target, ref, ref)
 	}
 	id := fmt.Sprintf("%016x", rand.Uint64())
-	orders := map[string]agent.PreviewOrder{}
+	orders := map[string]model.PreviewOrder{}
 	for _, n := range chosen {
-		orders[n.Node] = agent.PreviewOrder{
+		orders[n.Node] = model.PreviewOrder{
 			ID: id, Machine: f.Hosts[n.Node].MachineID, Target: target, Limit: q.Wait, By: q.By, At: now().UTC().Truncate(time.Second),
 		}
 	}
@@ -94,8 +93,8 @@ func Run(ctx context.Context, s *store.Store, ref model.Ref, q Query, now func()
 }
 
 // candidate returns the target to show. Nodes fill in what the query does not name.
-func candidate(ctx context.Context, s *store.Store, ref model.Ref, q Query) (agent.Target, error) {
-	var t agent.Target
+func candidate(ctx context.Context, s *store.Store, ref model.Ref, q Query) (model.Target, error) {
+	var t model.Target
 	if q.Release != "" {
 		d, err := s.Targets.Desires(ctx, ref)
 		if err != nil {
@@ -149,9 +148,9 @@ func choose(nodes []fleet.Node, sample int) (chosen []fleet.Node, left int) {
 // inability ranks nodes by how well they represent their role: a converged one best, a silent one not at all.
 func inability(n fleet.Node) int {
 	switch n.State {
-	case agent.Converged:
+	case model.Converged:
 		return 0
-	case agent.Silent, agent.Held, agent.Unregistered:
+	case model.Silent, model.Held, model.Unregistered:
 		return 2
 	}
 	return 1
@@ -175,7 +174,7 @@ func await(ctx context.Context, orders *store.Previews, nodes []fleet.Node, id s
 	for {
 		err := orders.Answers(ctx, open, func(node string, answer []byte) {
 			i := index[node]
-			p, err := agent.DecodePreview(answer)
+			p, err := model.DecodePreview(answer)
 			switch {
 			case err == nil && p.Order != id:
 				return // to an earlier order
@@ -192,7 +191,7 @@ func await(ctx context.Context, orders *store.Previews, nodes []fleet.Node, id s
 				renewed = at
 			}
 		}
-		if err != nil && !errors.Is(err, agent.ErrUnreachable) {
+		if err != nil && !errors.Is(err, model.ErrUnreachable) {
 			return nil, err
 		}
 		open = slices.DeleteFunc(open, func(node string) bool { return results[index[node]].answered() })

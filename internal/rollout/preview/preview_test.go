@@ -14,7 +14,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
@@ -24,16 +23,16 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-func node(name, role string, state agent.NodeState) fleet.Node {
-	return fleet.Node{Node: name, Role: role, State: state, View: agent.View{State: state, Cause: agent.Cause{Reason: agent.ReasonUpToDate}}}
+func node(name, role string, state model.NodeState) fleet.Node {
+	return fleet.Node{Node: name, Role: role, State: state, View: model.View{State: state, Cause: model.Cause{Reason: model.ReasonUpToDate}}}
 }
 
 // A sample of silent nodes would answer nothing, and a sample of one role would hide the others.
 func TestSampleTakesNodesThatCanAnswer(t *testing.T) {
 	t.Parallel()
 	nodes := []fleet.Node{
-		node("web1", "web", agent.Silent), node("web2", "web", agent.Stuck), node("web3", "web", agent.Held), node("web10", "web", agent.Converged),
-		node("web4", "web", agent.Converged), node("db1", "db", agent.Silent),
+		node("web1", "web", model.Silent), node("web2", "web", model.Stuck), node("web3", "web", model.Held), node("web10", "web", model.Converged),
+		node("web4", "web", model.Converged), node("db1", "db", model.Silent),
 	}
 	for _, c := range []struct {
 		sample int
@@ -54,37 +53,37 @@ func TestSampleTakesNodesThatCanAnswer(t *testing.T) {
 // results are those of a fleet in which each part of the page has something to show.
 func results() []NodeResult {
 	diff := "--- /etc/motd\n+++ /etc/motd\n@@ -1 +1 @@\n-one\n+two"
-	motd := func(diff string) agent.ResourceEvent {
-		return agent.ResourceEvent{Resource: "File[/etc/motd]", Status: "noop", File: "manifests/site.pp", Line: 3, Diff: diff,
-			Properties: []agent.PropertyChange{{Property: "content", Old: "{sha256}" + strings.Repeat("a", 64), New: "{sha256}" + strings.Repeat("b", 64)}}}
+	motd := func(diff string) model.ResourceEvent {
+		return model.ResourceEvent{Resource: "File[/etc/motd]", Status: "noop", File: "manifests/site.pp", Line: 3, Diff: diff,
+			Properties: []model.PropertyChange{{Property: "content", Old: "{sha256}" + strings.Repeat("a", 64), New: "{sha256}" + strings.Repeat("b", 64)}}}
 	}
-	reload := agent.ResourceEvent{Resource: "Exec[reload]", Status: "noop", Messages: []string{"Would have triggered 'refresh' from 1 event"}}
-	key := agent.ResourceEvent{Resource: "File[/etc/key]", Status: "noop", Hidden: true, Properties: []agent.PropertyChange{{Property: "mode", Old: "0600", New: "0640"}}}
-	failed := agent.ResourceEvent{Resource: "Package[nginx]", Status: "failed", Messages: []string{"no candidate"}}
-	broken := agent.Problem{Code: agent.ResourcesFailed, Number: 1}
-	compile := func(node string) agent.Problem {
-		return agent.Problem{Code: agent.CatalogRefused, Text: agent.Prose("Syntax error on node " + node)}
+	reload := model.ResourceEvent{Resource: "Exec[reload]", Status: "noop", Messages: []string{"Would have triggered 'refresh' from 1 event"}}
+	key := model.ResourceEvent{Resource: "File[/etc/key]", Status: "noop", Hidden: true, Properties: []model.PropertyChange{{Property: "mode", Old: "0600", New: "0640"}}}
+	failed := model.ResourceEvent{Resource: "Package[nginx]", Status: "failed", Messages: []string{"no candidate"}}
+	broken := model.Problem{Code: model.ResourcesFailed, Number: 1}
+	compile := func(node string) model.Problem {
+		return model.Problem{Code: model.CatalogRefused, Text: model.Prose("Syntax error on node " + node)}
 	}
-	already := node("old1", "old", agent.FailedState)
-	already.Outcome = agent.Failed
+	already := node("old1", "old", model.FailedState)
+	already.Outcome = model.Failed
 	return []NodeResult{
-		resultOf(node("web1", "web", agent.Converged), agent.Preview{Changes: []agent.ResourceEvent{motd(diff), reload}}),
-		resultOf(node("web2", "web", agent.Converged), agent.Preview{Changes: []agent.ResourceEvent{motd(diff), key}, Left: 7}),
-		resultOf(node("web3", "web", agent.Converged), agent.Preview{Changes: []agent.ResourceEvent{motd(strings.Replace(diff, "-one", "-other", 1))}, NoDiffs: true}),
-		resultOf(node("web4", "web", agent.Converged), agent.Preview{}),
-		resultOf(node("db1", "db", agent.Converged), agent.Preview{Problem: compile("db1")}),
-		resultOf(node("db2", "db", agent.Converged), agent.Preview{Problem: compile("db2")}),
-		resultOf(already, agent.Preview{Problem: agent.Problem{Code: agent.ReleaseUnusable, Text: "no such module"}}),
-		resultOf(node("app1", "app", agent.Converged), agent.Preview{Problem: broken, Changes: []agent.ResourceEvent{failed}}),
-		resultOf(node("app2", "app", agent.Held), agent.Preview{Cause: &agent.Cause{Reason: agent.ReasonStopped, Params: agent.Params{Hold: &agent.Hold{Mode: agent.Stop, Scope: "all"}}}}),
-		silent(node("app3", "app", agent.Converged)),
+		resultOf(node("web1", "web", model.Converged), model.Preview{Changes: []model.ResourceEvent{motd(diff), reload}}),
+		resultOf(node("web2", "web", model.Converged), model.Preview{Changes: []model.ResourceEvent{motd(diff), key}, Left: 7}),
+		resultOf(node("web3", "web", model.Converged), model.Preview{Changes: []model.ResourceEvent{motd(strings.Replace(diff, "-one", "-other", 1))}, NoDiffs: true}),
+		resultOf(node("web4", "web", model.Converged), model.Preview{}),
+		resultOf(node("db1", "db", model.Converged), model.Preview{Problem: compile("db1")}),
+		resultOf(node("db2", "db", model.Converged), model.Preview{Problem: compile("db2")}),
+		resultOf(already, model.Preview{Problem: model.Problem{Code: model.ReleaseUnusable, Text: "no such module"}}),
+		resultOf(node("app1", "app", model.Converged), model.Preview{Problem: broken, Changes: []model.ResourceEvent{failed}}),
+		resultOf(node("app2", "app", model.Held), model.Preview{Cause: &model.Cause{Reason: model.ReasonStopped, Params: model.Params{Hold: &model.Hold{Mode: model.Stop, Scope: "all"}}}}),
+		silent(node("app3", "app", model.Converged)),
 	}
 }
 
 // Operators decide by the page: it must show failures first, each change once, and what it lacks.
 func TestPageGroupsAlikeChanges(t *testing.T) {
 	t.Parallel()
-	p := pageOf(model.Ref{Environment: "production"}, agent.Target{Release: "1.5.0", Data: 12}, results(), 5)
+	p := pageOf(model.Ref{Environment: "production"}, model.Target{Release: "1.5.0", Data: 12}, results(), 5)
 	var b bytes.Buffer
 	p.Print(&b, 3, 15*time.Minute)
 	want, err := os.ReadFile("testdata/page.txt")
@@ -101,8 +100,8 @@ func TestPageGroupsAlikeChanges(t *testing.T) {
 // A run may fail beside its resources. The page must show why.
 func TestPageShowsAFailureBesideChanges(t *testing.T) {
 	t.Parallel()
-	failed := agent.Preview{Problem: agent.Problem{Code: agent.NoopFailed, Text: "cannot apply the transaction"}, Changes: []agent.ResourceEvent{{Resource: "File[/etc/motd]", Status: "noop"}}}
-	p := pageOf(model.Ref{Environment: "dev"}, agent.Target{Release: "1.5.0"}, []NodeResult{resultOf(node("web1", "web", agent.Converged), failed)}, 0)
+	failed := model.Preview{Problem: model.Problem{Code: model.NoopFailed, Text: "cannot apply the transaction"}, Changes: []model.ResourceEvent{{Resource: "File[/etc/motd]", Status: "noop"}}}
+	p := pageOf(model.Ref{Environment: "dev"}, model.Target{Release: "1.5.0"}, []NodeResult{resultOf(node("web1", "web", model.Converged), failed)}, 0)
 	var b bytes.Buffer
 	p.Print(&b, 0, time.Minute)
 	if !strings.Contains(b.String(), "FAILURES\n  new, on 1 node: web1\n") || !strings.Contains(b.String(), "cannot apply the transaction") {
@@ -113,8 +112,8 @@ func TestPageShowsAFailureBesideChanges(t *testing.T) {
 // A rollout must not begin on a page that shows harm, or nothing.
 func TestObjectionsOfAPage(t *testing.T) {
 	t.Parallel()
-	ref, target := model.Ref{Environment: "production"}, agent.Target{Release: "1.5.0"}
-	got := strings.Join(pageOf(ref, target, append(results(), silent(node("ns1", "ns", agent.Silent))), 0).Objections(8), "\n")
+	ref, target := model.Ref{Environment: "production"}, model.Target{Release: "1.5.0"}
+	got := strings.Join(pageOf(ref, target, append(results(), silent(node("ns1", "ns", model.Silent))), 0).Objections(8), "\n")
 	want := `it fails on 3 nodes, where the last run did not fail: db1, db2, app1
 it would change more than 8 resources on 1 node: web2 (9)
 no node of role ns ran the preview`
@@ -141,9 +140,9 @@ func fleetOf(t *testing.T, nodes int) (*store.Store, *etcdtest.Server, model.Ref
 	}
 	for n := range nodes {
 		name := fmt.Sprintf("web%d", n+1)
-		id := agent.Identity{Node: name, Environment: "dev"}
-		err = errors.Join(err, s.Fleet.Register(ctx, "dev", agent.Host{Node: name, Role: "web"}),
-			s.Node.Report(ctx, id, agent.Status{Node: name, Role: "web", SeenAt: time.Now(), Settings: agent.DefaultSettings()}, nil, nil))
+		id := model.Identity{Node: name, Environment: "dev"}
+		err = errors.Join(err, s.Fleet.Register(ctx, "dev", model.Host{Node: name, Role: "web"}),
+			s.Node.Report(ctx, id, model.Status{Node: name, Role: "web", SeenAt: time.Now(), Settings: model.DefaultSettings()}, nil, nil))
 	}
 	p, beginErr := s.Releases.BeginPublish(ctx, "ann")
 	if err = errors.Join(err, beginErr); err != nil {
@@ -159,13 +158,13 @@ func fleetOf(t *testing.T, nodes int) (*store.Store, *etcdtest.Server, model.Ref
 }
 
 // packed packs an answer as a node does, without its limits.
-func packed(t *testing.T, p agent.Preview) []byte {
+func packed(t *testing.T, p model.Preview) []byte {
 	t.Helper()
 	var b bytes.Buffer
 	z := gzip.NewWriter(&b)
 	err := json.NewEncoder(z).Encode(struct {
 		V int `json:"v"`
-		agent.Preview
+		model.Preview
 	}{1, p})
 	if err = errors.Join(err, z.Close()); err != nil {
 		t.Fatal(err)
@@ -182,18 +181,18 @@ func TestHostileAnswersAreHarmless(t *testing.T) {
 	const screen = "\x1b[2J\x1b]0;owned\x07\nFAILURES\r\u202e"
 	go func() {
 		for id := ""; id == "" && ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
-			d, err := s.Node.Desire(ctx, agent.Identity{Node: "web20", Environment: "dev"})
+			d, err := s.Node.Desire(ctx, model.Identity{Node: "web20", Environment: "dev"})
 			if err != nil || d.Preview == nil {
 				continue
 			}
 			id = d.Preview.ID
 			for n := 1; n <= 20; n++ {
-				p := agent.Preview{Order: id, Changes: []agent.ResourceEvent{{Resource: "File[/etc/motd]", Status: "noop"}}}
+				p := model.Preview{Order: id, Changes: []model.ResourceEvent{{Resource: "File[/etc/motd]", Status: "noop"}}}
 				value := packed(t, p)
 				switch n {
 				case 1:
-					p.Changes = []agent.ResourceEvent{{Resource: screen, Status: screen, File: screen, Messages: []string{screen}, Diff: screen, Properties: []agent.PropertyChange{{Property: screen, Old: screen, New: screen}}}}
-					p.Problem = agent.Problem{Code: "x" + screen, Text: screen}
+					p.Changes = []model.ResourceEvent{{Resource: screen, Status: screen, File: screen, Messages: []string{screen}, Diff: screen, Properties: []model.PropertyChange{{Property: screen, Old: screen, New: screen}}}}
+					p.Problem = model.Problem{Code: "x" + screen, Text: screen}
 					value = packed(t, p)
 				case 2:
 					p.Changes[0].Diff = strings.Repeat(strings.Repeat("x", 1<<10)+"\n", 900)
@@ -204,7 +203,7 @@ func TestHostileAnswersAreHarmless(t *testing.T) {
 				case 4:
 					value = bytes.Repeat([]byte("x"), 1<<20)
 				case 5:
-					p.Cause = &agent.Cause{Reason: screen, Params: agent.Params{Text: screen}}
+					p.Cause = &model.Cause{Reason: screen, Params: model.Params{Text: screen}}
 					value = packed(t, p)
 				}
 				if _, err := server.Client().Put(ctx, fmt.Sprintf("/pulley/v1/runs/dev/web%d/preview", n), string(value)); err != nil {
@@ -229,7 +228,7 @@ func TestHostileAnswersAreHarmless(t *testing.T) {
 		t.Errorf("the honest nodes are hidden:\n%s", text)
 	}
 	for _, n := range []int{3, 4} {
-		if r := page.Nodes[n-1]; r.State != NoReply || r.Problem.Code != agent.AnswerUnreadable {
+		if r := page.Nodes[n-1]; r.State != NoReply || r.Problem.Code != model.AnswerUnreadable {
 			t.Errorf("%s is %s: %s", r.Node, r.State, r.Problem)
 		}
 	}

@@ -8,9 +8,9 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/cli"
 	"pulley/internal/clip"
+	"pulley/internal/model"
 )
 
 // Limits of the printed page. The JSON has everything.
@@ -138,7 +138,7 @@ func (p Page) printNodes(w io.Writer, wait time.Duration) {
 		switch {
 		case r.State == NotRun:
 			text = r.Cause.Sentence()
-		case r.State == NoReply && r.Problem != (agent.Problem{}):
+		case r.State == NoReply && r.Problem != (model.Problem{}):
 			text = r.Problem.String()
 		case r.State == NoReply && r.away:
 			text = r.Cause.Sentence()

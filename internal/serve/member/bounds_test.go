@@ -24,8 +24,8 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"pulley/agent"
 	"pulley/agent/control"
+	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/serve/limits"
 	"pulley/internal/store"
@@ -153,8 +153,8 @@ func TestNodeWatchesOneKey(t *testing.T) {
 	of := s.Connection
 	of.Cert = identity(t, s.Certificates, name)
 	of.Key = of.Cert
-	node, who := connect(t, of).Node, agent.Identity{Environment: "dev", Node: "controller1"}
-	if err := node.WatchOrders(t.Context(), agent.Identity{Environment: "production", Node: "compute1"}, func() {}); !errors.Is(err, control.ErrWatchRefused) {
+	node, who := connect(t, of).Node, model.Identity{Environment: "dev", Node: "controller1"}
+	if err := node.WatchOrders(t.Context(), model.Identity{Environment: "production", Node: "compute1"}, func() {}); !errors.Is(err, control.ErrWatchRefused) {
 		t.Errorf("a watch of the orders in another environment: %v", err)
 	}
 	if calls.Swap(0) != 1 {

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/access/fleetca"
 	"pulley/internal/model"
 	"pulley/internal/pki"
@@ -69,7 +68,7 @@ func TestSecureStartCreatesUsersOnce(t *testing.T) {
 	}
 	admin := s.Connection
 	admin.Cert, admin.Key = s.Admin, s.Admin
-	host := agent.Host{Node: "controller1"}
+	host := model.Host{Node: "controller1"}
 	if err := connect(t, admin).Fleet.Register(t.Context(), "dev", host); err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +78,7 @@ func TestSecureStartCreatesUsersOnce(t *testing.T) {
 	foreign := s.Connection
 	foreign.Cert = identity(t, s.Certificates, pki.Name{Prefix: "pulley", Kind: pki.KindOperator, Subject: "eve", Incarnation: pki.NewIncarnation()})
 	foreign.Key = foreign.Cert
-	if err := connect(t, foreign).Fleet.Register(t.Context(), "dev", host); err == nil || errors.Is(err, agent.ErrUnreachable) {
+	if err := connect(t, foreign).Fleet.Register(t.Context(), "dev", host); err == nil || errors.Is(err, model.ErrUnreachable) {
 		t.Errorf("a certificate without a user wrote: %v", err)
 	}
 	s.Close()
@@ -218,10 +217,10 @@ func TestCertificateWithoutUserNeverWrites(t *testing.T) {
 			return
 		}
 		defer st.Close()
-		switch err := st.Fleet.Register(ctx, "dev", agent.Host{Node: "eve"}); {
+		switch err := st.Fleet.Register(ctx, "dev", model.Host{Node: "eve"}); {
 		case err == nil:
 			wrote.Add(1)
-		case !errors.Is(err, agent.ErrUnreachable) && ctx.Err() == nil:
+		case !errors.Is(err, model.ErrUnreachable) && ctx.Err() == nil:
 			refused.Add(1) // by etcd itself
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/environments"
 	"pulley/internal/machines"
 	"pulley/internal/model"
@@ -31,7 +30,7 @@ type Subject struct {
 	Fleet    Fleet
 	Ref      model.Ref
 	Join     func(node, role string) // adds a node to the host list, as its own join does
-	Report   func(agent.Status)      // writes a node's status
+	Report   func(model.Status)      // writes a node's status
 	LoseLock func()                  // ends the lock, and another apply takes it
 	Admits   func(token string) bool // reports whether a machine with the token of this id may join
 }
@@ -266,7 +265,7 @@ func (s *subject) reported(node string) bool {
 }
 
 func (s *subject) report(node string) {
-	s.Report(agent.Status{Node: node, Role: "web", Phase: agent.Idle, SeenAt: time.Now().UTC().Truncate(time.Second), Settings: agent.DefaultSettings()})
+	s.Report(model.Status{Node: node, Role: "web", Phase: model.Idle, SeenAt: time.Now().UTC().Truncate(time.Second), Settings: model.DefaultSettings()})
 }
 
 // retires writes the record of a node that reported and is being retired.
@@ -362,13 +361,13 @@ func fence(t *testing.T, s *subject) {
 
 func asks(t *testing.T, s *subject) {
 	one, two := s.node("web", 1), s.node("web", 10)
-	q := agent.Request{ID: "00000000000000aa", Do: agent.RequestRun, Why: "web2 came", By: "ann", At: time.Now().UTC().Truncate(time.Second)}
+	q := model.Request{ID: "00000000000000aa", Do: model.RequestRun, Why: "web2 came", By: "ann", At: time.Now().UTC().Truncate(time.Second)}
 	s.is(s.Fleet.Ask(t.Context(), one, q), machines.ErrNotListed)
 	s.Join(one, "web")
 	s.Join(two, "web")
 	before := s.world().Hosts
 	s.must(s.Fleet.Ask(t.Context(), one, q))
-	q.ID, q.Do = "00000000000000bb", agent.RequestRetire
+	q.ID, q.Do = "00000000000000bb", model.RequestRetire
 	s.must(s.Fleet.Ask(t.Context(), one, q))
 	s.must(s.Fleet.Ask(t.Context(), one, q))
 	after := s.world().Hosts
@@ -383,7 +382,7 @@ func holds(t *testing.T, s *subject) {
 	one, two := s.node("web", 1), s.node("web", 10)
 	s.Join(one, "web")
 	s.Join(two, "web")
-	h := agent.Hold{Scope: "nodes/" + one, Mode: agent.Stop, Kind: agent.RetirementHold, Who: "ann", Why: "the file calls for 1", Since: time.Now().UTC().Truncate(time.Second)}
+	h := model.Hold{Scope: "nodes/" + one, Mode: model.Stop, Kind: model.RetirementHold, Who: "ann", Why: "the file calls for 1", Since: time.Now().UTC().Truncate(time.Second)}
 	s.must(s.Fleet.Hold(t.Context(), one, h))
 	s.must(s.Fleet.Hold(t.Context(), one, h))
 	held := s.world().Held
@@ -395,10 +394,10 @@ func holds(t *testing.T, s *subject) {
 func statuses(t *testing.T, s *subject) {
 	one := s.node("web", 1)
 	s.Join(one, "web")
-	if v := s.world().Views[one]; v.State != agent.Pending {
+	if v := s.world().Views[one]; v.State != model.Pending {
 		t.Fatalf("a node without a report is %+v", v)
 	}
-	status := agent.Status{Node: one, Role: "web", Phase: agent.Idle, SeenAt: time.Now().UTC().Truncate(time.Second), Settings: agent.DefaultSettings(), Answer: &agent.Answer{ID: "00000000000000aa", Problem: agent.Problem{Code: agent.HookFailed, Text: "no"}}}
+	status := model.Status{Node: one, Role: "web", Phase: model.Idle, SeenAt: time.Now().UTC().Truncate(time.Second), Settings: model.DefaultSettings(), Answer: &model.Answer{ID: "00000000000000aa", Problem: model.Problem{Code: model.HookFailed, Text: "no"}}}
 	s.Report(status)
 	w := s.world()
 	if got := w.Statuses[one]; got.Answer == nil || *got.Answer != *status.Answer || !got.SeenAt.Equal(status.SeenAt) {
@@ -415,8 +414,8 @@ func releases(t *testing.T, s *subject) {
 	s.Join(one, "web")
 	s.Join(two, "web")
 	s.must(s.Fleet.Release(ctx, one))
-	s.must(s.Fleet.Hold(ctx, one, agent.Hold{Scope: "nodes/" + one, Mode: agent.Stop, Kind: agent.RetirementHold, Who: "ann", Why: "the file calls for 1"}))
-	s.must(s.Fleet.Hold(ctx, two, agent.Hold{Scope: "nodes/" + two, Mode: agent.Stop, Kind: agent.OperatorHold, Who: "ann", Why: "ann looks at it"}))
+	s.must(s.Fleet.Hold(ctx, one, model.Hold{Scope: "nodes/" + one, Mode: model.Stop, Kind: model.RetirementHold, Who: "ann", Why: "the file calls for 1"}))
+	s.must(s.Fleet.Hold(ctx, two, model.Hold{Scope: "nodes/" + two, Mode: model.Stop, Kind: model.OperatorHold, Who: "ann", Why: "ann looks at it"}))
 	for range 2 {
 		s.must(s.Fleet.Release(ctx, one))
 		s.must(s.Fleet.Release(ctx, two))
@@ -434,7 +433,7 @@ func removes(t *testing.T, s *subject) {
 	s.Join(two, "web")
 	r := s.record(one)
 	s.must(s.Fleet.Put(t.Context(), r, nil))
-	s.must(s.Fleet.Hold(t.Context(), one, agent.Hold{Scope: "nodes/" + one, Mode: agent.Stop}))
+	s.must(s.Fleet.Hold(t.Context(), one, model.Hold{Scope: "nodes/" + one, Mode: model.Stop}))
 	s.must(s.Fleet.Remove(t.Context(), one, "it is retired"))
 	s.must(s.Fleet.Remove(t.Context(), one, "it is retired"))
 	w := s.world()

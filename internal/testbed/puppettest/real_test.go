@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/puppet"
 )
 
@@ -77,7 +77,7 @@ func realCases() []testCase {
 		return func(t *testing.T, r *ran) {
 			write(t, filepath.Join(r.Dir, "motd"), "the old contents")
 			again, err := r.Puppet.Apply(t.Context(), r.Job)
-			if err != nil || again.Outcome != agent.Changed || r.file("motd") != "hello" {
+			if err != nil || again.Outcome != model.Changed || r.file("motd") != "hello" {
 				t.Fatalf("%+v, %v", again, err)
 			}
 			found := false
@@ -100,21 +100,21 @@ func realCases() []testCase {
 	return []testCase{
 		{
 			Name: "the bucket of a server", Manifest: bucket + motd,
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: backup(true),
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2}, Check: backup(true),
 		},
 		{
 			Name: "no bucket of a secret", Manifest: bucket + "file { '{{dir}}/motd': content => Sensitive('hello') }\n",
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: backup(false),
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2}, Check: backup(false),
 		},
 		{
 			Name: "no bucket where the release has secrets", Manifest: bucket + motd,
 			Files: map[string]string{"hiera.yaml": "version: 5\nhierarchy:\n  - {name: secrets, lookup_key: eyaml_lookup_key, path: x.eyaml}\n"},
-			Kind:  agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: backup(false),
+			Kind:  model.Success, Outcome: model.Changed, Codes: []int{2}, Check: backup(false),
 		},
 		{
 			Name: "the service of a replaced agent", StaysOff: []string{"puppet"},
 			Manifest: "service { ['puppet', 'other']: ensure => running, provider => base, status => '/bin/false', start => '/bin/true' }\n",
-			Kind:     agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Kind:     model.Success, Outcome: model.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) {
 				if r.Counts.Pending != 1 || r.Counts.Changed != 1 {
 					t.Errorf("counts %+v, want one pending service and one changed", r.Counts)
@@ -124,12 +124,12 @@ func realCases() []testCase {
 		{
 			Name:     "services of a machine that replaced no agent",
 			Manifest: "service { 'x': ensure => running, provider => base, status => '/bin/false', start => '/bin/true' }\n",
-			Kind:     agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Kind:     model.Success, Outcome: model.Changed, Codes: []int{2},
 		},
 		{
 			Name: "noop of a release with a split core type", Noop: true, Types: &puppet.Installer{},
 			Manifest: "cron { 'x': command => '/bin/true', user => 'root' }\n",
-			Kind:     agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2},
+			Kind:     model.Untouched, Outcome: model.Unchanged, Codes: []int{0, 2},
 			Check: func(t *testing.T, r *ran) {
 				left, _ := filepath.Glob(filepath.Join(r.Puppet.Dir, "puppet", "types-*"))
 				if installed() != before || len(left) > 0 || r.Counts.OutOfSync != 1 {
@@ -149,7 +149,7 @@ end
 			Spoil: func(t *testing.T, m machine) {
 				write(t, filepath.Join(m.Confdir, "mine.yaml"), filepath.Join(m.Confdir, "sent"))
 			},
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) {
 				r.Puppet.SendReports(t.Context())
 				text, err := os.ReadFile(filepath.Join(r.Puppet.ConfDirs[0], "sent"))

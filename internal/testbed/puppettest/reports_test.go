@@ -10,7 +10,7 @@ import (
 	"sync"
 	"testing"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // listener receives reports by HTTP, and answers with a status.
@@ -62,7 +62,7 @@ func reportCases() []testCase {
 	return []testCase{
 		{
 			Name: "a report by http", Manifest: motd, Listener: &listener{}, Reports: []string{"http"},
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) {
 				l := r.Listener
 				l.answer(http.StatusInternalServerError)
@@ -89,7 +89,7 @@ func reportCases() []testCase {
 		},
 		{
 			Name: "a report processor that is missing", Manifest: motd, Listener: &listener{}, Reports: []string{"http", "no_such_one"},
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) {
 				r.Puppet.SendReports(t.Context())
 				r.Puppet.SendReports(t.Context())
@@ -100,7 +100,7 @@ func reportCases() []testCase {
 		},
 		{
 			Name: "no report of a noop run", Manifest: motd, Listener: &listener{}, Reports: []string{"http"}, Noop: true,
-			Kind: agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2},
+			Kind: model.Untouched, Outcome: model.Unchanged, Codes: []int{0, 2},
 			Check: func(t *testing.T, r *ran) {
 				if r.waiting(t) != 0 {
 					t.Error("a report of a noop run waits")
@@ -108,7 +108,7 @@ func reportCases() []testCase {
 			},
 		},
 		{
-			Name: "report processors of the release", Manifest: motd, Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Name: "report processors of the release", Manifest: motd, Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Files: map[string]string{"environments/dev.yaml": "puppet: {reports: [http], reporturl: 'http://127.0.0.1:1/'}\nroles: {web: {cardinality: 1}}\n"},
 			Check: func(t *testing.T, r *ran) {
 				r.Puppet.SendReports(t.Context())
@@ -118,7 +118,7 @@ func reportCases() []testCase {
 			},
 		},
 		{
-			Name: "wrong report processors of the release", Manifest: motd, Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Name: "wrong report processors of the release", Manifest: motd, Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Files: map[string]string{"environments/dev.yaml": "puppet: {reports: [store]}\nroles: {web: {cardinality: 1}}\n"},
 			Check: func(t *testing.T, r *ran) {
 				if r.waiting(t) != 0 {

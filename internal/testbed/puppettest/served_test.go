@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/puppet"
 )
 
@@ -37,16 +37,16 @@ type servedCase struct {
 	Servers    string // puppet.servers and its criteria, in YAML with {{address}} and {{port}}; "": the server itself
 	Noop       bool
 	Preview    bool
-	Part       agent.Part
+	Part       model.Part
 	Deadline   time.Duration
 	Extra      []string
 	Before     func(t *testing.T, s puppetServer, ssldir string)
 	During     func(t *testing.T, s puppetServer) // when the file `begun` exists
 
-	Kind    agent.Kind
-	Outcome agent.Outcome
+	Kind    model.Kind
+	Outcome model.Outcome
 	Codes   []int
-	Code    agent.ProblemCode
+	Code    model.ProblemCode
 	Problem string // a substring
 	Served  string // the code of the catalog, of a success
 	Check   func(t *testing.T, r *ran)
@@ -65,7 +65,7 @@ func servedCases() []servedCase {
 	one := "servers: {one: {address: {{address}}, port: {{port}}, attributes: {region: eu}}, dead: {address: 127.0.0.1, port: 1, attributes: {region: us}}}\n"
 	return []servedCase{
 		{
-			Name: "a change", Manifest: servedChange, Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Name: "a change", Manifest: servedChange, Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) {
 				for line := range strings.Lines(r.Stdout) { // errors of plug-ins and of the report end no run
 					if strings.Contains(line, "Error: ") && !strings.Contains(line, "Error: Facter: ") { // of the machine
@@ -76,7 +76,7 @@ func servedCases() []servedCase {
 					t.Errorf("motd %q, served %+v", r.file("motd"), r.Served)
 				}
 				again, err := r.Puppet.Apply(t.Context(), r.Job)
-				if err != nil || again.Kind != agent.Success || again.Outcome != agent.Unchanged || again.ExitCode != 0 {
+				if err != nil || again.Kind != model.Success || again.Outcome != model.Unchanged || again.ExitCode != 0 {
 					t.Errorf("the second run: %+v, %v", again, err)
 				}
 				if found, _ := filepath.Glob(filepath.Join(r.Puppet.Dir, "puppet", "agent", "var", "client_data", "catalog", "*")); len(found) > 0 {
@@ -86,28 +86,28 @@ func servedCases() []servedCase {
 		},
 		{
 			Name: "a configured version", Manifest: "# fake: config-version release-17\n" + servedFile, Conf: "config_version = '/bin/echo release-17'\n",
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Served: "release-17",
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2}, Served: "release-17",
 		},
 		{
 			Name: "a failed resource", Manifest: "# fake: fail Exec[/bin/false] '/bin/false' returned 1 instead of one of [0]\nnode default { exec { '/bin/false': } }\n",
-			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{4}, Code: agent.ResourcesFailed, Problem: "Exec[/bin/false]: ",
+			Kind: model.Between, Outcome: model.Failed, Codes: []int{4}, Code: model.ResourcesFailed, Problem: "Exec[/bin/false]: ",
 		},
 		{
 			Name:     "a failed restart",
 			Manifest: "# fake: file {{dir}}/motd hello\n# fake: refresh-fail Exec[/bin/false] '/bin/false' returned 1 instead of one of [0]\nnode default { file { '{{dir}}/motd': content => 'hello' } ~> exec { '/bin/false': refreshonly => true } }\n",
-			Kind:     agent.Between, Outcome: agent.Failed, Codes: []int{2, 4, 6}, Problem: "Exec[/bin/false]",
+			Kind:     model.Between, Outcome: model.Failed, Codes: []int{2, 4, 6}, Problem: "Exec[/bin/false]",
 		},
 		{
 			Name: "a catalog that does not compile", Manifest: "# fake: compile-error wrong here\nnode default { fail('wrong here') }\n",
-			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{1}, Code: agent.CatalogRefused, Problem: "wrong here",
+			Kind: model.Untouched, Outcome: model.Failed, Codes: []int{1}, Code: model.CatalogRefused, Problem: "wrong here",
 		},
 		{
 			Name: "an environment that does not exist",
-			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{1}, Code: agent.EnvironmentMissing, Problem: "not found on server",
+			Kind: model.Untouched, Outcome: model.Failed, Codes: []int{1}, Code: model.EnvironmentMissing, Problem: "not found on server",
 		},
 		{
 			Name: "a classifier that gives another environment", Classifier: "other", Manifest: "# fake: other-environment other\n" + servedFile,
-			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{1}, Code: agent.EnvironmentOther, Problem: "its environment 'other' does not match",
+			Kind: model.Untouched, Outcome: model.Failed, Codes: []int{1}, Code: model.EnvironmentOther, Problem: "its environment 'other' does not match",
 			Check: func(t *testing.T, r *ran) {
 				if r.file("motd") != "" {
 					t.Errorf("motd %q", r.file("motd"))
@@ -115,7 +115,7 @@ func servedCases() []servedCase {
 			},
 		},
 		{
-			Name: "noop", Noop: true, Manifest: servedFile, Kind: agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2},
+			Name: "noop", Noop: true, Manifest: servedFile, Kind: model.Untouched, Outcome: model.Unchanged, Codes: []int{0, 2},
 			Check: func(t *testing.T, r *ran) {
 				if r.file("motd") != "" || r.Counts.Pending != 1 {
 					t.Errorf("motd %q, counts %+v", r.file("motd"), r.Counts)
@@ -123,9 +123,9 @@ func servedCases() []servedCase {
 			},
 		},
 		{
-			Name: "a part", Part: agent.Part{Tags: []string{"mine"}},
+			Name: "a part", Part: model.Part{Tags: []string{"mine"}},
 			Manifest: "# fake: tagged mine {{dir}}/mine x\n# fake: file {{dir}}/motd hello\nnode default { file { '{{dir}}/mine': content => 'x', tag => 'mine' } file { '{{dir}}/motd': content => 'hello' } }\n",
-			Kind:     agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Kind:     model.Success, Outcome: model.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) {
 				if r.file("motd") != "" || r.file("mine") != "x" {
 					t.Errorf("motd %q, mine %q", r.file("motd"), r.file("mine"))
@@ -133,20 +133,20 @@ func servedCases() []servedCase {
 			},
 		},
 		{
-			Name: "a preview", Preview: true, Manifest: servedFile, Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{0}, Code: agent.PreviewServed,
+			Name: "a preview", Preview: true, Manifest: servedFile, Kind: model.Untouched, Outcome: model.Failed, Codes: []int{0}, Code: model.PreviewServed,
 		},
 		{
 			Name: "a server that does not answer", Manifest: servedFile, Servers: "servers: {dead: {address: 127.0.0.1, port: 1}}\n",
-			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{0}, Code: agent.PuppetServerAway, Problem: "dead: dial tcp 127.0.0.1:1: connect: connection refused",
+			Kind: model.Untouched, Outcome: model.Failed, Codes: []int{0}, Code: model.PuppetServerAway, Problem: "dead: dial tcp 127.0.0.1:1: connect: connection refused",
 			Check: func(t *testing.T, r *ran) {
-				if p := r.Puppet.Reach(t.Context(), r.Job); p == nil || p.Code != agent.PuppetServerAway {
+				if p := r.Puppet.Reach(t.Context(), r.Job); p == nil || p.Code != model.PuppetServerAway {
 					t.Errorf("Reach: %+v", p)
 				}
 			},
 		},
 		{
 			Name: "another server answers", Manifest: servedFile, Servers: one + "choose: [region]\nfallback: dead\nfailover: true\n",
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) {
 				if r.Served.Server != "one" || r.Served.Reason != "failover" {
 					t.Errorf("served %+v", r.Served)
@@ -155,11 +155,11 @@ func servedCases() []servedCase {
 		},
 		{
 			Name: "an attribute chooses the server", Manifest: servedFile, Servers: one + "choose: [region]\n",
-			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{0}, Code: agent.PuppetServerNone, Problem: "no criterion matches",
+			Kind: model.Untouched, Outcome: model.Failed, Codes: []int{0}, Code: model.PuppetServerNone, Problem: "no criterion matches",
 		},
 		{
 			Name: "a fact chooses the server", Manifest: servedFile, Servers: "servers: {one: {address: {{address}}, port: {{port}}, attributes: {kernel: Linux}}}\nchoose: [kernel]\n",
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) {
 				if r.Served.Criterion != "kernel" || r.Served.Value != "Linux" {
 					t.Errorf("served %+v", r.Served)
@@ -168,7 +168,7 @@ func servedCases() []servedCase {
 		},
 		{
 			Name: "no certificate", Manifest: servedFile, Before: func(t *testing.T, _ puppetServer, ssldir string) { remove(t, filepath.Join(ssldir, "certs/web1.pem")) },
-			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{0}, Code: agent.CertificateMissing, Problem: "certs/web1.pem is missing",
+			Kind: model.Untouched, Outcome: model.Failed, Codes: []int{0}, Code: model.CertificateMissing, Problem: "certs/web1.pem is missing",
 			Check: func(t *testing.T, r *ran) { // Puppet itself would send a request to the CA
 				if found, _ := filepath.Glob(filepath.Join(r.Puppet.Certificate.SSLDir, "certificate_requests", "*")); len(found) > 0 {
 					t.Errorf("the run made a request: %q", found)
@@ -185,14 +185,14 @@ func servedCases() []servedCase {
 					}
 				}
 			},
-			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{0}, Code: agent.CertificateMissing, Problem: "is the certificate of web2, not of web1",
+			Kind: model.Untouched, Outcome: model.Failed, Codes: []int{0}, Code: model.CertificateMissing, Problem: "is the certificate of web2, not of web1",
 		},
 		{
 			Name: "an expired certificate", Manifest: servedFile,
 			Before: func(t *testing.T, s puppetServer, ssldir string) {
 				s.issue(t, ssldir, Certificate{Name: "web1", Until: time.Now().Add(-24 * time.Hour)})
 			},
-			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{0}, Code: agent.CertificateTime, Problem: "and the clock reads ",
+			Kind: model.Untouched, Outcome: model.Failed, Codes: []int{0}, Code: model.CertificateTime, Problem: "and the clock reads ",
 		},
 		{
 			Name: "a wrong CA", Manifest: servedFile,
@@ -211,39 +211,39 @@ func servedCases() []servedCase {
 				}
 				write(t, filepath.Join(ssldir, "certs/ca.pem"), string(text))
 			},
-			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{0}, Code: agent.ServerUntrusted, Problem: "one: ",
+			Kind: model.Untouched, Outcome: model.Failed, Codes: []int{0}, Code: model.ServerUntrusted, Problem: "one: ",
 		},
 		{
 			Name: "a certificate of another CA", Manifest: servedFile,
 			Before: func(t *testing.T, s puppetServer, ssldir string) {
 				s.issue(t, ssldir, Certificate{Name: "web1", Other: true})
 			},
-			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{0, 1}, Code: agent.CertificateRefused,
+			Kind: model.Untouched, Outcome: model.Failed, Codes: []int{0, 1}, Code: model.CertificateRefused,
 		},
 		{
 			Name: "a revoked certificate", Manifest: servedFile,
 			Before: func(t *testing.T, s puppetServer, ssldir string) { s.revoke(t, ssldir, "web1") },
-			Kind:   agent.Untouched, Outcome: agent.Failed, Codes: []int{0, 1}, Code: agent.CertificateRefused,
+			Kind:   model.Untouched, Outcome: model.Failed, Codes: []int{0, 1}, Code: model.CertificateRefused,
 		},
 		{
 			Name: "a cached catalog is never applied", Manifest: servedFile, Settings: "{http_read_timeout: 2m}",
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) {
 				remove(t, filepath.Join(r.Dir, "motd"))
 				r.server.put(t, r.environment(), "manifests/site.pp", "# fake: compile-error wrong now\nnode default { fail('wrong now') }\n")
 				again, err := r.Puppet.Apply(t.Context(), r.Job)
-				if err != nil || again.Kind != agent.Untouched || r.file("motd") != "" {
+				if err != nil || again.Kind != model.Untouched || r.file("motd") != "" {
 					t.Errorf("%+v, %v; motd %q", again, err, r.file("motd"))
 				}
 			},
 		},
 		{
 			Name: "its deadline ends a run", Manifest: servedExec, Deadline: 5 * time.Second,
-			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{1, 143, 137}, Code: agent.PuppetUnfinished,
+			Kind: model.Between, Outcome: model.Failed, Codes: []int{1, 143, 137}, Code: model.PuppetUnfinished,
 		},
 		{
 			Name: "a server that is killed in a run", Manifest: servedExec, During: func(t *testing.T, s puppetServer) { s.kill(t) },
-			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{4, 6}, Code: agent.PuppetServerLost, Problem: "1 resource failed: File[",
+			Kind: model.Between, Outcome: model.Failed, Codes: []int{4, 6}, Code: model.PuppetServerLost, Problem: "1 resource failed: File[",
 		},
 	}
 }
@@ -270,10 +270,10 @@ func servedSuite(t *testing.T, s puppetServer, newMachine func(t *testing.T) mac
 				t.Errorf("kind %q outcome %q, exit code %d, want %q %q %v", r.Kind, r.Outcome, r.ExitCode, c.Kind, c.Outcome, c.Codes)
 			}
 			problem := r.Problem.String()
-			if c.Code != "" && r.Problem.Code != c.Code || c.Kind == agent.Success && problem != "" || !strings.Contains(problem, c.Problem) {
+			if c.Code != "" && r.Problem.Code != c.Code || c.Kind == model.Success && problem != "" || !strings.Contains(problem, c.Problem) {
 				t.Errorf("problem %s %q, want %s %q", r.Problem.Code, problem, c.Code, c.Problem)
 			}
-			if c.Kind == agent.Success && (r.Served == nil || r.Served.Code != c.Served || r.ConfigVersion != c.Served) {
+			if c.Kind == model.Success && (r.Served == nil || r.Served.Code != c.Served || r.ConfigVersion != c.Served) {
 				t.Errorf("served %+v, want code %q", r.Served, c.Served)
 			}
 			if c.Check != nil {
@@ -328,9 +328,9 @@ func (c servedCase) apply(t *testing.T, m machine, s puppetServer, number int) *
 		Program: m.Program, Dir: filepath.Join(base, "state"), Grace: m.Grace, Deadline: c.Deadline, StateDirs: []string{filepath.Join(m.Vardir, "state")},
 		Stdout: &out, CoreModules: filepath.Join(base, "core"), Certificate: puppet.Certificate{SSLDir: ssldir},
 	}
-	r.Job = agent.Job{
-		Identity: agent.Identity{Node: "web1", Certname: "web1", Role: "web", Environment: environment, PuppetEnvironment: environment},
-		ID:       "20260101T000000Z-1", Target: agent.Target{Release: "2.0.0", Tree: "00"}, Tree: filepath.Join(base, "tree"), Noop: c.Noop || c.Preview, Preview: c.Preview, Part: c.Part,
+	r.Job = model.Job{
+		Identity: model.Identity{Node: "web1", Certname: "web1", Role: "web", Environment: environment, PuppetEnvironment: environment},
+		ID:       "20260101T000000Z-1", Target: model.Target{Release: "2.0.0", Tree: "00"}, Tree: filepath.Join(base, "tree"), Noop: c.Noop || c.Preview, Preview: c.Preview, Part: c.Part,
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent"
 	"pulley/internal/facts"
+	"pulley/internal/model"
 	"pulley/internal/puppet"
 )
 
@@ -46,14 +46,14 @@ type testCase struct {
 	Noop     bool
 	Preview  bool
 	Exists   map[string]string // files in the scratch folder, which every user can read
-	Part     agent.Part
+	Part     model.Part
 	Code     string // instead of the manifest, with directives for the fake
 	Strike   bool   // the deadline ends the run in the middle
 	Stop     bool   // the agent is stopped in the middle
 	Applying bool   // the middle begins when motd exists
 
-	Kind    agent.Kind
-	Outcome agent.Outcome
+	Kind    model.Kind
+	Outcome model.Outcome
 	Codes   []int  // the valid exit codes
 	Problem string // a substring of the problem; "": no problem
 	Check   func(t *testing.T, r *ran)
@@ -61,10 +61,10 @@ type testCase struct {
 
 // ran is a case and the result of its run.
 type ran struct {
-	agent.Result
+	model.Result
 	Dir    string // the scratch folder
 	Puppet *puppet.Puppet
-	Job    agent.Job
+	Job    model.Job
 
 	Listener *listener // its case's
 	Stdout   string
@@ -171,9 +171,9 @@ func (c testCase) apply(t *testing.T, m machine) *ran {
 		LastRun:     puppet.LastRun{Summary: filepath.Join(r.Dir, "public", "summary.yaml"), Report: filepath.Join(r.Dir, "state", "report.yaml")},
 		Certificate: puppet.Certificate{Identity: filepath.Join(base, "node.pem"), CAs: filepath.Join(base, "ca.pem")},
 	}
-	r.Job = agent.Job{
-		Identity: agent.Identity{Node: "web1", Certname: "web1", Role: "web", Environment: "dev@t1", PuppetEnvironment: "dev"},
-		ID:       "20260101T000000Z-1", Target: agent.Target{Release: "1.4.0", Tree: "00", Data: 12},
+	r.Job = model.Job{
+		Identity: model.Identity{Node: "web1", Certname: "web1", Role: "web", Environment: "dev@t1", PuppetEnvironment: "dev"},
+		ID:       "20260101T000000Z-1", Target: model.Target{Release: "1.4.0", Tree: "00", Data: 12},
 		Tree: filepath.Join(base, "tree"), Data: data, Noop: c.Noop || c.Preview, Preview: c.Preview, Part: c.Part,
 		Code: strings.ReplaceAll(c.Code, "{{dir}}", r.Dir),
 	}
@@ -247,7 +247,7 @@ func endings() []testCase {
 	return []testCase{
 		{
 			Name: "changed", Manifest: motd,
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) {
 				if r.file("motd") != "hello" || r.Counts.Changed != 1 || r.Counts.Failed != 0 {
 					t.Errorf("motd %q, counts %+v", r.file("motd"), r.Counts)
@@ -267,7 +267,7 @@ func endings() []testCase {
 					t.Error("the output of the run was not shown")
 				}
 				again, err := r.Puppet.Apply(t.Context(), r.Job)
-				if err != nil || again.Kind != agent.Success || again.Outcome != agent.Unchanged || again.ExitCode != 0 {
+				if err != nil || again.Kind != model.Success || again.Outcome != model.Unchanged || again.ExitCode != 0 {
 					t.Errorf("a second run: %+v, %v; want success, unchanged, 0", again, err)
 				}
 			},
@@ -279,7 +279,7 @@ func endings() []testCase {
 # fake: stray Exiting
 # fake: print 1 Caught TERM; exiting
 `,
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) {
 				if !strings.Contains(r.Stdout, "Exiting\n") || !strings.Contains(r.Stdout, "Caught TERM; exiting\n") {
 					t.Error("the words were not printed")
@@ -290,18 +290,18 @@ func endings() []testCase {
 			Name: "syntax error", Manifest: motd + `node default { file {
 # fake: compile-error Could not parse for environment %{env}: Syntax error at end of input (file: %{manifest})
 `,
-			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{1}, Check: untouched,
+			Kind: model.Untouched, Outcome: model.Failed, Codes: []int{1}, Check: untouched,
 			Problem: "Syntax error at end of input (file: manifests/site.pp)",
 		},
 		{
 			Name: "no matching node", Manifest: motd + "node /^controller/ { }\n# fake: node ^controller\n",
-			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{1}, Check: untouched,
+			Kind: model.Untouched, Outcome: model.Failed, Codes: []int{1}, Check: untouched,
 			Problem: "Could not find node statement with name 'default' or 'web1'",
 		},
 		{
 			Name: "override of the wrong type", Data: map[string]string{"role": "demo::port: many\n"},
 			Manifest: motd + "class demo(Integer $port = 80) { }\ninclude demo\n# fake: integer demo::port\n",
-			Kind:     agent.Untouched, Outcome: agent.Failed, Codes: []int{1}, Check: untouched,
+			Kind:     model.Untouched, Outcome: model.Failed, Codes: []int{1}, Check: untouched,
 			Problem: "Class[Demo]: parameter 'port' expects an Integer value, got String",
 		},
 		{
@@ -309,14 +309,14 @@ func endings() []testCase {
 exec { '/bin/date': require => Exec['/bin/true'] }
 # fake: cycle
 `,
-			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{1}, Problem: "dependency cycle",
+			Kind: model.Between, Outcome: model.Failed, Codes: []int{1}, Problem: "dependency cycle",
 		},
 		{
 			Name: "failing resource", Manifest: motd + `exec { '/bin/false': } -> notify { 'after': }
 # fake: fail Exec[/bin/false] change from 'notrun' to ['0'] failed: '/bin/false' returned 1 instead of one of [0]
 # fake: skip Notify[after]
 `,
-			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{4, 6},
+			Kind: model.Between, Outcome: model.Failed, Codes: []int{4, 6},
 			Problem: "1 resource failed: Exec[/bin/false]: change from 'notrun' to ['0'] failed: '/bin/false' returned 1",
 			Check: func(t *testing.T, r *ran) {
 				if r.Counts.Failed != 1 || r.Counts.Skipped != 1 || r.Counts.Changed != 1 || len(r.Resources) != 3 ||
@@ -329,7 +329,7 @@ exec { '/bin/date': require => Exec['/bin/true'] }
 			Name: "failed restart", Manifest: motd + `exec { '/bin/false': refreshonly => true, subscribe => File['{{dir}}/motd'] }
 # fake: refresh-fail Exec[/bin/false] '/bin/false' returned 1 instead of one of [0]
 `,
-			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{4, 6},
+			Kind: model.Between, Outcome: model.Failed, Codes: []int{4, 6},
 			Problem: "Exec[/bin/false]: Failed to call refresh: '/bin/false' returned 1",
 			Check: func(t *testing.T, r *ran) {
 				if r.Counts.FailedToRestart != 1 {
@@ -343,7 +343,7 @@ exec { '/bin/date': require => Exec['/bin/true'] }
 				"environments/dev.yaml": "puppet: {reports: [none]}\n"},
 			Data: map[string]string{"environment": "word::text: live\n"},
 			Code: "include word\nfile { '{{dir}}/word': content => $word::text }\n# fake: file {{dir}}/word %{data:word::text,none}\n",
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) {
 				if r.file("motd") != "" || r.file("word") != "live" {
 					t.Errorf("motd %q, word %q", r.file("motd"), r.file("word"))
@@ -355,7 +355,7 @@ exec { '/bin/date': require => Exec['/bin/true'] }
 		},
 		{
 			Name: "noop job", Manifest: motd, Noop: true,
-			Kind: agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2},
+			Kind: model.Untouched, Outcome: model.Unchanged, Codes: []int{0, 2},
 			Check: func(t *testing.T, r *ran) {
 				if !r.Puppet.Manages(r.Job.ID, strings.ToLower("file["+r.Dir+"/motd]")) || r.Puppet.Manages(r.Job.ID, "service[puppet]") {
 					t.Error("the list of the catalog's resources is wrong")
@@ -372,13 +372,13 @@ exec { '/bin/date': require => Exec['/bin/true'] }
 			Name: "noop job of a release that insists", Noop: true, Manifest: `file { '{{dir}}/motd': content => 'hello', noop => false }
 # fake: insist {{dir}}/motd hello
 `,
-			Kind: agent.Between, Outcome: agent.Changed, Codes: []int{2}, Problem: "noop => false",
+			Kind: model.Between, Outcome: model.Changed, Codes: []int{2}, Problem: "noop => false",
 		},
 		{
 			Name: "preview of a release that insists", Preview: true, Manifest: `file { '{{dir}}/motd': content => 'hello', noop => false }
 # fake: insist {{dir}}/motd hello
 `,
-			Kind: agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2},
+			Kind: model.Untouched, Outcome: model.Unchanged, Codes: []int{0, 2},
 			Check: func(t *testing.T, r *ran) {
 				if r.file("motd") != "" || len(r.Resources) != 1 || fmt.Sprint(r.Resources[0].Properties) != "[{ensure absent file}]" || len(r.Resources[0].Messages) > 0 {
 					t.Errorf("motd %q, resources %+v", r.file("motd"), r.Resources)
@@ -395,7 +395,7 @@ exec { '/bin/date': require => Exec['/bin/true'] }
 # fake: refresh Exec[/bin/true]
 `,
 			Exists: map[string]string{"motd": "one\n"},
-			Kind:   agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2},
+			Kind:   model.Untouched, Outcome: model.Unchanged, Codes: []int{0, 2},
 			Check: func(t *testing.T, r *ran) {
 				name := filepath.Join(r.Dir, "motd")
 				want := "--- " + name + "\n+++ " + name + "\n@@ -1 +1,2 @@\n one\n+two"
@@ -417,7 +417,7 @@ exec { '/bin/date': require => Exec['/bin/true'] }
 			Name: "a resource under noop", Manifest: `file { '{{dir}}/motd': content => 'hello', noop => true }
 # fake: pending {{dir}}/motd hello
 `,
-			Kind: agent.Success, Outcome: agent.Unchanged, Codes: []int{0},
+			Kind: model.Success, Outcome: model.Unchanged, Codes: []int{0},
 			Check: func(t *testing.T, r *ran) {
 				if r.Counts.Pending != 1 || r.file("motd") != "" || len(r.Resources) != 1 || r.Resources[0].Status != "noop" {
 					t.Errorf("counts %+v, motd %q, resources %+v", r.Counts, r.file("motd"), r.Resources)
@@ -425,20 +425,20 @@ exec { '/bin/date': require => Exec['/bin/true'] }
 			},
 		},
 		{
-			Name: "only with a tag", Manifest: tagged, Part: agent.Part{Tags: []string{"first", "absent"}},
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: only("motd", "other"),
+			Name: "only with a tag", Manifest: tagged, Part: model.Part{Tags: []string{"first", "absent"}},
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2}, Check: only("motd", "other"),
 		},
 		{
-			Name: "without a tag", Manifest: tagged, Part: agent.Part{SkipTags: []string{"first"}},
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: only("other", "motd"),
+			Name: "without a tag", Manifest: tagged, Part: model.Part{SkipTags: []string{"first"}},
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2}, Check: only("other", "motd"),
 		},
 		{
 			Name: "missing report", Manifest: motd + "file { $settings::lastrunreport: ensure => directory }\n# fake: no-report\n",
-			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{0, 2}, Problem: "Could not send report",
+			Kind: model.Between, Outcome: model.Failed, Codes: []int{0, 2}, Problem: "Could not send report",
 		},
 		{
 			Name: "refused pulley.yaml", Manifest: motd, Files: map[string]string{"pulley.yaml": "live_dat: above\n"},
-			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{0}, Check: untouched,
+			Kind: model.Untouched, Outcome: model.Failed, Codes: []int{0}, Check: untouched,
 			Problem: `pulley.yaml is refused: line 1: unknown key "live_dat"`,
 		},
 		{
@@ -448,7 +448,7 @@ fail('not today')
 # fake: print 3000 a line of some length that fills the log of the run, again and again and again, to no purpose
 # fake: compile-error Evaluation Error: Error while evaluating a Function Call, not today (file: %{manifest}, line: 4, column: 1)
 `,
-			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{1},
+			Kind: model.Untouched, Outcome: model.Failed, Codes: []int{1},
 			Problem: "not today (file: manifests/site.pp, line: 4, column: 1)",
 			Check: func(t *testing.T, r *ran) {
 				untouched(t, r)
@@ -477,7 +477,7 @@ func versions() []testCase {
 	deploy := `{"signature": "` + commit + `"}`
 	return []testCase{
 		{
-			Name: "config_version reads the deploy file", Manifest: motd, Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Name: "config_version reads the deploy file", Manifest: motd, Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Files: map[string]string{
 				puppet.DeployFile: deploy, "version": `echo "$2-$(cut -d'"' -f4 $1/$2/` + puppet.DeployFile + `)"`,
 				"environment.conf": "modulepath = modules\nconfig_version = '/bin/sh $codedir/environments/$environment/version $environmentpath $environment'\n",
@@ -485,14 +485,14 @@ func versions() []testCase {
 			Check: reports("dev-"+commit, commit),
 		},
 		{
-			Name: "config_version needs the git folder", Manifest: motd, Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Name: "config_version needs the git folder", Manifest: motd, Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Files: map[string]string{
 				puppet.DeployFile: deploy, "environment.conf": "config_version = /usr/bin/git --git-dir $environmentpath/$environment/.git rev-parse HEAD\n",
 			},
 			Check: reports("1.4.0+0123456789ab", commit),
 		},
 		{
-			Name: "no config_version", Manifest: motd, Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Name: "no config_version", Manifest: motd, Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Check: reports("1.4.0", ""),
 		},
 	}
@@ -505,13 +505,13 @@ func interruptions() []testCase {
 			Name: "SIGTERM in the middle", Manifest: motd + `exec { '/bin/sh -c "kill -TERM $PPID; sleep 1"': require => File['{{dir}}/motd'] }
 # fake: signal TERM
 `,
-			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{1}, Problem: "ended by a signal", Check: motdStays,
+			Kind: model.Between, Outcome: model.Failed, Codes: []int{1}, Problem: "ended by a signal", Check: motdStays,
 		},
 		{
 			Name: "SIGKILL in the middle", Manifest: motd + `exec { '/bin/sh -c "kill -KILL $PPID; sleep 1"': require => File['{{dir}}/motd'] }
 # fake: signal KILL
 `,
-			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{137}, Problem: "signal 9",
+			Kind: model.Between, Outcome: model.Failed, Codes: []int{137}, Problem: "signal 9",
 			Check: func(t *testing.T, r *ran) {
 				if motdStays(t, r); r.Report != "" {
 					t.Errorf("report %q of a Puppet that was killed", r.Report)
@@ -520,13 +520,13 @@ func interruptions() []testCase {
 		},
 		{
 			Name: "agent stopped while compiling", Manifest: motd + "notice(generate('/bin/sleep', '71.{{own}}'))\n# fake: compile-sleep 71.{{own}}\n", Stop: true,
-			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{1, 143}, Problem: "the agent was stopped", Check: childrenEnded("71"),
+			Kind: model.Between, Outcome: model.Failed, Codes: []int{1, 143}, Problem: "the agent was stopped", Check: childrenEnded("71"),
 		},
 		{
 			Name: "deadline with children", Manifest: motd + `exec { '/bin/sh -c "trap : TERM; sleep 72.{{own}}; sleep 72.{{own}}"': require => File['{{dir}}/motd'], timeout => 0 }
 # fake: sleep 72.{{own}}
 `, Strike: true, Applying: true,
-			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{1, 137, 143}, Problem: "at its deadline",
+			Kind: model.Between, Outcome: model.Failed, Codes: []int{1, 137, 143}, Problem: "at its deadline",
 			Check: func(t *testing.T, r *ran) {
 				motdStays(t, r)
 				childrenEnded("72")(t, r)
@@ -561,7 +561,7 @@ func childrenEnded(seconds string) func(t *testing.T, r *ran) {
 // hermeticCases are the cases about the machine's own settings and files, which must not reach a run, and about live data.
 func hermeticCases() []testCase {
 	success := func(c testCase) testCase {
-		c.Kind, c.Outcome, c.Codes = agent.Success, agent.Changed, []int{2}
+		c.Kind, c.Outcome, c.Codes = model.Success, model.Changed, []int{2}
 		return c
 	}
 	return []testCase{
@@ -593,7 +593,7 @@ file { '{{dir}}/word': content => lookup('word', default_value => 'none') }
 		}),
 		{
 			Name: "a setting of the environment file that Pulley owns", Manifest: motd, Files: map[string]string{"environments/dev.yaml": "puppet: {settings: {noop: true}}\n"},
-			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{0}, Problem: "environments/dev.yaml is refused: puppet.settings.noop: Pulley sets it itself",
+			Kind: model.Untouched, Outcome: model.Failed, Codes: []int{0}, Problem: "environments/dev.yaml is refused: puppet.settings.noop: Pulley sets it itself",
 		},
 		success(testCase{
 			Name: "settings do not change", Data: map[string]string{"common": "word: live\n"},
@@ -604,7 +604,7 @@ file { '{{dir}}/word': content => lookup('word', default_value => 'none') }
 				first := r.file("settings")
 				write(t, filepath.Join(r.Puppet.RunDir(r.Job.ID), "facts.d", "stale.txt"), "stale=old\n")
 				r.Job.ID, r.Job.Noop = "20260101T000000Z-2", true
-				if again, err := r.Puppet.Apply(t.Context(), r.Job); err != nil || again.Problem != (agent.Problem{}) || len(again.Resources) > 0 {
+				if again, err := r.Puppet.Apply(t.Context(), r.Job); err != nil || again.Problem != (model.Problem{}) || len(again.Resources) > 0 {
 					t.Errorf("the next run would change %+v (%v), after %q", again, err, first)
 				}
 				if strings.Contains(first, "runs/") || !strings.Contains(first, filepath.Join(r.Puppet.Dir, "run", "conf")) {
@@ -634,12 +634,12 @@ file { '{{dir}}/word': content => lookup('word', default_value => 'none') }
 		}),
 		{
 			Name: "a Puppet with a postrun_command that fails", Extra: []string{"--postrun_command", "/bin/false"}, Manifest: motd,
-			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{1}, Problem: "postrun_command",
+			Kind: model.Between, Outcome: model.Failed, Codes: []int{1}, Problem: "postrun_command",
 			Check: func(t *testing.T, r *ran) { hasFile(t, r, "motd", "hello") },
 		},
 		{
 			Name: "a Puppet that runs noop unasked", Extra: []string{"--noop"}, Manifest: motd,
-			Kind: agent.Between, Outcome: agent.Failed, Codes: []int{0, 2}, Problem: "noop",
+			Kind: model.Between, Outcome: model.Failed, Codes: []int{0, 2}, Problem: "noop",
 		},
 	}
 }
@@ -672,7 +672,7 @@ file { '{{dir}}/word': content => "${trusted['authenticated']} ${trusted['certna
 			Manifest: manifest + `# fake: print 1 Warning: trusted extension 'pp_cluster' is read, and the environment file of the release does not supply it
 # fake: file {{dir}}/word remote web1 %{trusted:pp_role} %{trusted:pp_zone}  of the database
 `,
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) {
 				hasFile(t, r, "word", "remote web1 db 7  of the database")
 				warned(t, r, "pp_cluster")
@@ -684,7 +684,7 @@ file { '{{dir}}/word': content => "${trusted['authenticated']} ${trusted['certna
 			Manifest: manifest + `# fake: print 1 Warning: trusted extension 'pp_role' is read, and the environment file of the release does not supply it
 # fake: file {{dir}}/word local web1 %{trusted:pp_role} %{trusted:pp_zone}  common
 `,
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) {
 				hasFile(t, r, "word", "local web1    common")
 				warned(t, r, "pp_role")
@@ -692,7 +692,7 @@ file { '{{dir}}/word': content => "${trusted['authenticated']} ${trusted['certna
 		},
 		{
 			Name: "trusted extensions that cannot be read", Files: unread, Manifest: motd,
-			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{0}, Problem: "environments/dev.yaml is refused: line 1: trusted is not a mapping",
+			Kind: model.Untouched, Outcome: model.Failed, Codes: []int{0}, Problem: "environments/dev.yaml is refused: line 1: trusted is not a mapping",
 			Check: func(t *testing.T, r *ran) { hasFile(t, r, "motd", "") },
 		},
 	}
@@ -722,7 +722,7 @@ func factCases() []testCase {
 	return []testCase{
 		{
 			Name: "facts of a run", Files: release, Manifest: motd + directives,
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) {
 				p := read(t, r)
 				for path, want := range map[string]string{
@@ -747,7 +747,7 @@ func factCases() []testCase {
 		},
 		{
 			Name: "facts where nothing runs", Files: release, Manifest: motd + directives,
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) {
 				before, _ := r.Puppet.Facts()
 				file, yesterday := filepath.Join(r.Puppet.Dir, "facts.zst"), time.Now().Add(-25*time.Hour)
@@ -803,7 +803,7 @@ func factCases() []testCase {
 		},
 		{
 			Name: "no facts of a noop run", Files: release, Manifest: motd + directives, Noop: true,
-			Kind: agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2},
+			Kind: model.Untouched, Outcome: model.Unchanged, Codes: []int{0, 2},
 			Check: func(t *testing.T, r *ran) {
 				if b, err := r.Puppet.Facts(); err != nil || b != nil {
 					t.Errorf("%d bytes, %v", len(b), err)
@@ -839,19 +839,19 @@ class base { file { '{{dir}}/base': content => 'base' } }
 	refused := func(name, answer, problem string) testCase {
 		return testCase{
 			Name: "external nodes refused " + problem, Files: files(name, answer), Manifest: motd,
-			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{0}, Problem: problem,
+			Kind: model.Untouched, Outcome: model.Failed, Codes: []int{0}, Problem: problem,
 			Check: func(t *testing.T, r *ran) { hasFile(t, r, "motd", "") },
 		}
 	}
 	return []testCase{
 		{
 			Name: "external nodes", Files: files("web1.yaml", answer), Manifest: manifest + "# fake: file {{dir}}/port 8080\n# fake: file {{dir}}/base base\n# fake: classes web base\n",
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: check,
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2}, Check: check,
 		},
 		{
 			Name: "external nodes by default", Files: files("default.yaml", "classes: [base]\nparameters: {datacenter: e1}\n"),
 			Manifest: manifest + "# fake: file {{dir}}/base base\n# fake: classes base\n",
-			Kind:     agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Kind:     model.Success, Outcome: model.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) { hasFile(t, r, "word", "e1 of the east"); hasFile(t, r, "port", "") },
 		},
 		refused("web2.yaml", answer, "external_nodes is refused: it has neither web1.yaml nor default.yaml"),
@@ -871,7 +871,7 @@ func classCases() []testCase {
 	}
 	logged := func(t *testing.T, r *ran) {
 		t.Helper()
-		if !slices.ContainsFunc(r.Log, func(l agent.LogLine) bool { return l.Level == "notice" && l.Message == "no such device" }) {
+		if !slices.ContainsFunc(r.Log, func(l model.LogLine) bool { return l.Level == "notice" && l.Message == "no such device" }) {
 			t.Errorf("log %+v lacks the output of the fact", r.Log)
 		}
 	}
@@ -880,23 +880,23 @@ func classCases() []testCase {
 	return []testCase{
 		{
 			Name: "no class", Manifest: motd + "node /^web/ { }\nnode 'db1' { include a }\nclass a { }\n# fake: classes __node_regexp__web\n",
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: bare(true),
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2}, Check: bare(true),
 		},
 		{
 			Name: "a message and no class", Manifest: motd + "node /^web/ { notify { 'no role': } }\n# fake: classes __node_regexp__web\n",
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: bare(true),
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2}, Check: bare(true),
 		},
 		{
 			Name: "no class in a noop run", Manifest: motd + "node web1 { }\n# fake: classes web1\n", Noop: true,
-			Kind: agent.Untouched, Outcome: agent.Unchanged, Codes: []int{0, 2}, Check: bare(true),
+			Kind: model.Untouched, Outcome: model.Unchanged, Codes: []int{0, 2}, Check: bare(true),
 		},
 		{
 			Name: "a class", Manifest: motd + "class a { }\nnode default { include a }\n# fake: classes default a\n",
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: bare(false),
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2}, Check: bare(false),
 		},
 		{
 			Name: "stray output before a compile error", Manifest: "fail(\"no ${facts['noise']}\")\n# fake: stray no such device\n# fake: compile-error Evaluation Error: no x (file: %{manifest}, line: 1)\n",
-			Files: files, Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{1}, Problem: "no x",
+			Files: files, Kind: model.Untouched, Outcome: model.Failed, Codes: []int{1}, Problem: "no x",
 			Check: func(t *testing.T, r *ran) {
 				if strings.Contains(r.Problem.String(), "device") {
 					t.Error("the problem is the output of a fact")
@@ -906,7 +906,7 @@ func classCases() []testCase {
 		},
 		{
 			Name: "stray output before a good run", Manifest: motd + "notice($facts['noise'])\n# fake: stray no such device\n",
-			Files: files, Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Files: files, Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 			Check: func(t *testing.T, r *ran) {
 				logged(t, r)
 			},
@@ -925,27 +925,27 @@ func moduleCases() []testCase {
 	return []testCase{
 		{
 			Name: "core types", Manifest: manifest, Core: core,
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 		},
 		{
 			Name: "core types with a modulepath", Manifest: manifest, Core: core, Files: map[string]string{"environment.conf": "modulepath = site:modules\n"},
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2},
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2},
 		},
 		{
 			Name: "a node's certificate", Manifest: `$word = [$settings::hostcert, $settings::hostprivkey, $settings::localcacert].filter |$f| { find_file($f) == $f }.length
 file { '{{dir}}/word': content => "${word}" }
 # fake: file {{dir}}/word 3
 `,
-			Kind: agent.Success, Outcome: agent.Changed, Codes: []int{2}, Check: func(t *testing.T, r *ran) { hasFile(t, r, "word", "3") },
+			Kind: model.Success, Outcome: model.Changed, Codes: []int{2}, Check: func(t *testing.T, r *ran) { hasFile(t, r, "word", "3") },
 		},
 		{
 			Name: "a missing core type", Manifest: "zpool { 'x': }\n# fake: compile-error Evaluation Error: Error while evaluating a Resource Statement, Unknown resource type: 'zpool'\n",
-			Kind: agent.Untouched, Outcome: agent.Failed, Codes: []int{1}, Problem: "a core type of Puppet is missing on the machine",
+			Kind: model.Untouched, Outcome: model.Failed, Codes: []int{1}, Problem: "a core type of Puppet is missing on the machine",
 		},
 		{
 			Name: "no module of the machine", Manifest: "include stray\n# fake: compile-error Could not find class ::stray for web1\n", Core: core,
 			Files: map[string]string{"environment.conf": "modulepath = modules:$codedir/modules:$basemodulepath\n"},
-			Kind:  agent.Untouched, Outcome: agent.Failed, Codes: []int{1}, Problem: "Could not find class ::stray",
+			Kind:  model.Untouched, Outcome: model.Failed, Codes: []int{1}, Problem: "Could not find class ::stray",
 		},
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
 
@@ -99,7 +99,7 @@ func (w *world) observe(need rollout.Needs) (rollout.Observed, revisions) {
 		d := w.read(name)
 		n := rollout.Node{Host: d.Host, Assigned: d.Assigned, HostAt: w.hosts[name].rev, AssignedAt: w.assigned[name].rev, StatusAt: w.statuses[name].rev}
 		n.Status = w.status(name)
-		n.View = agent.Look(n.Status, d, w.time())
+		n.View = model.Look(n.Status, d, w.time())
 		n.Wanted = w.plan.Target.Overlay(d.Default)
 		o.Nodes[name] = n
 		r.host[name], r.assigned[name], r.status[name] = n.HostAt, n.AssignedAt, n.StatusAt
@@ -111,7 +111,7 @@ func (w *world) observe(need rollout.Needs) (rollout.Observed, revisions) {
 }
 
 // status returns the last status of a node, or nil.
-func (w *world) status(name string) *agent.Status {
+func (w *world) status(name string) *model.Status {
 	st := w.statuses[name]
 	if st.rev == 0 {
 		return nil
@@ -120,12 +120,12 @@ func (w *world) status(name string) *agent.Status {
 }
 
 // view returns what is known of a node.
-func (w *world) view(name string) agent.View {
-	return agent.Look(w.status(name), w.read(name), w.time())
+func (w *world) view(name string) model.View {
+	return model.Look(w.status(name), w.read(name), w.time())
 }
 
 // act writes a step, as the store does. It reports whether there was one: then the next one follows at once.
-func (k *controller) act(state cell[rollout.State], gate cell[agent.Gate], step rollout.Step, o rollout.Observed, r revisions, now time.Time) bool {
+func (k *controller) act(state cell[rollout.State], gate cell[model.Gate], step rollout.Step, o rollout.Observed, r revisions, now time.Time) bool {
 	w := k.w
 	if !w.current(state, gate, step) {
 		return false
@@ -141,8 +141,8 @@ func (k *controller) act(state cell[rollout.State], gate cell[agent.Gate], step 
 			w.next()
 		case step.Close != nil:
 			g := w.gate.value
-			g.State = agent.GatePaused
-			w.gate = cell[agent.Gate]{g, w.bump()}
+			g.State = model.GatePaused
+			w.gate = cell[model.Gate]{g, w.bump()}
 		}
 		w.checkState()
 		w.checkAssigned()
@@ -152,7 +152,7 @@ func (k *controller) act(state cell[rollout.State], gate cell[agent.Gate], step 
 }
 
 // current reports whether a step may be written: neither state nor gate changed since they were read.
-func (w *world) current(state cell[rollout.State], gate cell[agent.Gate], step rollout.Step) bool {
+func (w *world) current(state cell[rollout.State], gate cell[model.Gate], step rollout.Step) bool {
 	w.result.Advances++
 	if step.State == nil && state.rev == w.state.rev {
 		w.lastWait = step.Wait
@@ -170,7 +170,7 @@ func (w *world) write(step rollout.Step, r revisions, withdraw func(node string)
 			return false // it ends between two transactions
 		}
 		if r.host[a.Node] == w.hosts[a.Node].rev && r.assigned[a.Node] == w.assigned[a.Node].rev {
-			w.assigned[a.Node] = cell[agent.Assignment]{a.Assignment, w.bump()}
+			w.assigned[a.Node] = cell[model.Assignment]{a.Assignment, w.bump()}
 		}
 	}
 	for _, node := range step.Withdraw {
@@ -183,7 +183,7 @@ func (w *world) write(step rollout.Step, r revisions, withdraw func(node string)
 
 // next opens the gate with the next epoch, and without a campaign.
 func (w *world) next() {
-	w.gate = cell[agent.Gate]{agent.Gate{Epoch: w.gate.value.Epoch + 1, State: agent.GateOpen}, w.bump()}
+	w.gate = cell[model.Gate]{model.Gate{Epoch: w.gate.value.Epoch + 1, State: model.GateOpen}, w.bump()}
 	w.highest = max(w.highest, w.gate.value.Epoch)
 }
 
@@ -230,13 +230,13 @@ func (w *world) operate() {
 	open := g.Rollout != "" && s.Phase == rollout.Advancing
 	name := w.names[w.rng.IntN(len(w.names))]
 	switch act := w.rng.IntN(14); {
-	case act < 2 && open && g.State != agent.GateAborted:
-		write(func() { w.set(agent.GatePaused, s) })
-	case act < 5 && open && g.State == agent.GatePaused:
-		write(func() { w.set(agent.GateOpen, s.Resume()) })
+	case act < 2 && open && g.State != model.GateAborted:
+		write(func() { w.set(model.GatePaused, s) })
+	case act < 5 && open && g.State == model.GatePaused:
+		write(func() { w.set(model.GateOpen, s.Resume()) })
 	case act < 7 && open: // also after an abort
 		if next, n, err := s.Retry(w.plan); err == nil && n > 0 {
-			write(func() { w.set(agent.GateOpen, next) })
+			write(func() { w.set(model.GateOpen, next) })
 		}
 	case act < 9 && open && w.chance(0.3): // perhaps before its turn, or before it is ordered again
 		replace(s.Skip(w.plan, name))
@@ -267,9 +267,9 @@ func (w *world) operate() {
 	case act == 13 && w.chance(0.5) && open: // abort, and later perhaps another promotion
 		epoch := g.Epoch
 		write(func() {
-			w.set(agent.GateAborted, s)
+			w.set(model.GateAborted, s)
 			w.after(w.between(0, time.Hour), func() {
-				if w.gate.value.Epoch == epoch && w.gate.value.State == agent.GateAborted && w.chance(0.7) {
+				if w.gate.value.Epoch == epoch && w.gate.value.State == model.GateAborted && w.chance(0.7) {
 					w.desired = later
 					w.next()
 				}
@@ -291,10 +291,10 @@ func (w *world) joinLate() {
 }
 
 // set opens or closes the gate of the campaign, and replaces its state.
-func (w *world) set(to agent.GateState, s rollout.State) {
+func (w *world) set(to model.GateState, s rollout.State) {
 	g := w.gate.value
 	g.State = to
-	w.gate, w.state = cell[agent.Gate]{g, w.bump()}, cell[rollout.State]{s, w.bump()}
+	w.gate, w.state = cell[model.Gate]{g, w.bump()}, cell[rollout.State]{s, w.bump()}
 }
 
 // save and restore replace all of etcd by an older image. Revisions go on, as after a restore with --bump-revision.

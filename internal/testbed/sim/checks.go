@@ -7,15 +7,15 @@ import (
 	"strings"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
 
 // checkAdmission checks what must be true when a node begins to take the target of a campaign.
-func (w *world) checkAdmission(n *node, a agent.Assignment) {
+func (w *world) checkAdmission(n *node, a model.Assignment) {
 	g, s := w.gate.value, w.state.value
 	switch {
-	case g.State != agent.GateOpen:
+	case g.State != model.GateOpen:
 		w.violate("%s began %s while the gate is %s", n.name, a.ID, g.State)
 	case a.Epoch != g.Epoch:
 		w.violate("%s began %s of epoch %d in epoch %d", n.name, a.ID, a.Epoch, g.Epoch)
@@ -167,7 +167,7 @@ func (w *world) checkOrders(old, s rollout.State, o rollout.Observed, r revision
 		if !ordered[node] {
 			continue
 		}
-		if o.Gate.State != agent.GateOpen {
+		if o.Gate.State != model.GateOpen {
 			w.violate("%s is ordered while the gate is %s", node, o.Gate.State)
 		}
 		if len(w.plan.Policy.Windows) > 0 && !opened(now) {
@@ -217,17 +217,17 @@ func (w *world) checkAway(s rollout.State, o rollout.Observed, r revisions, orde
 		n := o.Nodes[m.Node]
 		_, slot := s.Slots[m.Node]
 		_, failed := s.Failed[m.Node]
-		unwell := n.View.Reason != agent.ReasonFrozen && slices.Contains([]agent.NodeState{agent.Silent, agent.Held, agent.Stuck, agent.FailedState}, n.View.State) ||
-			n.Host != nil && r.ill[m.Node] && w.era == 0 && n.View.State != agent.Converged ||
+		unwell := n.View.Reason != model.ReasonFrozen && slices.Contains([]model.NodeState{model.Silent, model.Held, model.Stuck, model.FailedState}, n.View.State) ||
+			n.Host != nil && r.ill[m.Node] && w.era == 0 && n.View.State != model.Converged ||
 			n.Host != nil && (n.Status == nil || n.Status.LastGood.IsZero()) || // it never served
 			w.era > 0 && n.View.Failing // a backup has other reports than the nodes wrote since
 		if n.Host != nil && n.Host.MachineID != m.Machine { // another machine has its name
 			again := slices.ContainsFunc(s.Late, func(g rollout.LateGroup) bool {
 				return slices.ContainsFunc(g.Members, func(other rollout.Member) bool { return other.Node == m.Node && other.Machine == n.Host.MachineID })
 			})
-			slot, failed, unwell = false, false, !again && n.View.State != agent.Converged
+			slot, failed, unwell = false, false, !again && n.View.State != model.Converged
 		}
-		unwell = unwell || failed && n.View.State != agent.Converged
+		unwell = unwell || failed && n.View.State != model.Converged
 		for _, place := range m.Places {
 			if slot {
 				busy[place]++

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
 
@@ -35,7 +35,7 @@ func ThousandInOrder(seed uint64) JobConfig {
 type yard struct {
 	*world
 	JobConfig
-	job     cell[agent.LiveJob] // 0: its lease ended, or the job
+	job     cell[model.LiveJob] // 0: its lease ended, or the job
 	until   time.Duration       // end of the lease
 	workers map[string]*worker
 	layer   map[string]int // of the machines of the plan
@@ -48,15 +48,15 @@ type conductor struct {
 	y       *yard
 	skew    time.Duration
 	renewed time.Duration
-	reached agent.Epoch
+	reached model.Epoch
 }
 
 // RunJob simulates one job from its start until some hours after the last fault.
 func RunJob(c JobConfig) Result {
 	w := &world{
 		Config: c.Config, rng: rand.New(rand.NewPCG(c.Seed, 0x6a6f62)), desired: before,
-		hosts: map[string]cell[agent.Host]{}, assigned: map[string]cell[agent.Assignment]{}, statuses: map[string]cell[agent.Status]{},
-		holds: map[string]cell[agent.Hold]{}, longest: map[int]time.Duration{},
+		hosts: map[string]cell[model.Host]{}, assigned: map[string]cell[model.Assignment]{}, statuses: map[string]cell[model.Status]{},
+		holds: map[string]cell[model.Hold]{}, longest: map[int]time.Duration{},
 	}
 	y := &yard{world: w, JobConfig: c, workers: map[string]*worker{}, layer: map[string]int{}}
 	layers := make([][]rollout.Member, c.Layers)
@@ -64,7 +64,7 @@ func RunJob(c JobConfig) Result {
 		name, at := fmt.Sprintf("node%d", i+1), i*c.Layers/c.Nodes
 		n := y.join(name)
 		n.state.LastGood, n.state.Enforcing, n.state.RanAt = before, before, n.clock().Add(-w.between(0, 30*time.Minute))
-		w.statuses[name] = cell[agent.Status]{n.status(y.read(name), agent.Idle), w.bump()}
+		w.statuses[name] = cell[model.Status]{n.status(y.read(name), model.Idle), w.bump()}
 		layers[at] = append(layers[at], rollout.Member{Node: name, Machine: n.id})
 		y.layer[n.id] = at
 	}
@@ -75,16 +75,16 @@ func RunJob(c JobConfig) Result {
 	}
 	plan.ID, plan.Nonce, plan.Epoch = "j7", "a", 7
 	w.plan, w.state, y.bound = plan, cell[rollout.State]{rollout.Start(w.time()), w.bump()}, longest(plan)
-	w.gate = cell[agent.Gate]{agent.Gate{Epoch: 7, State: agent.GateOpen, Rollout: "j7"}, w.bump()}
+	w.gate = cell[model.Gate]{model.Gate{Epoch: 7, State: model.GateOpen, Rollout: "j7"}, w.bump()}
 	w.highest = 7
-	y.job, y.until = cell[agent.LiveJob]{agent.LiveJob{ID: "j7"}, w.bump()}, lease
+	y.job, y.until = cell[model.LiveJob]{model.LiveJob{ID: "j7"}, w.bump()}, lease
 	end := max(c.Until, y.bound) + 5*time.Hour
 	if c.Again {
 		w.save()
 		w.after(w.between(time.Minute, c.Until/3), func() {
 			w.restore()
 			w.plan.Nonce, w.state.value = "b", rollout.Start(w.time())
-			y.job, y.until = cell[agent.LiveJob]{agent.LiveJob{ID: "j7"}, w.bump()}, w.now+lease
+			y.job, y.until = cell[model.LiveJob]{model.LiveJob{ID: "j7"}, w.bump()}, w.now+lease
 			for _, n := range y.workers {
 				n.answered = map[string]bool{}
 			}
@@ -101,9 +101,9 @@ func RunJob(c JobConfig) Result {
 		w.after(w.between(c.Until/2, c.Until), func() {
 			w.restore()
 			if w.gate.value.Rollout == plan.ID && w.state.value.Phase == rollout.Advancing { // the lease is restored with its key
-				y.job, y.until = cell[agent.LiveJob]{agent.LiveJob{ID: "j7"}, w.bump()}, w.now+lease
+				y.job, y.until = cell[model.LiveJob]{model.LiveJob{ID: "j7"}, w.bump()}, w.now+lease
 			} else {
-				y.job = cell[agent.LiveJob]{}
+				y.job = cell[model.LiveJob]{}
 			}
 		})
 	}
@@ -111,7 +111,7 @@ func RunJob(c JobConfig) Result {
 		e := pop(&w.queue)
 		w.now = e.at
 		if y.job.rev != 0 && w.now >= y.until {
-			y.job = cell[agent.LiveJob]{}
+			y.job = cell[model.LiveJob]{}
 		}
 		e.do()
 		w.result.Events++
@@ -158,9 +158,9 @@ func (y *yard) finish() {
 	for name, n := range y.workers {
 		d := y.read(name)
 		calm := n.mood == honest && w.now > max(n.down, n.cut, n.held)+time.Hour && len(d.Holds) == 0 && d.Host != nil && d.Host.MachineID == n.id
-		dec := agent.Decide(agent.Observed{Identity: agent.Identity{Node: name}, State: n.state, Settings: agent.DefaultSettings(), Machine: n.id}, d, n.clock())
+		dec := model.Decide(model.Observed{Identity: model.Identity{Node: name}, State: n.state, Settings: model.DefaultSettings(), Machine: n.id}, d, n.clock())
 		switch {
-		case dec.Reason == agent.ReasonWaits:
+		case dec.Reason == model.ReasonWaits:
 			w.violate("%s waits after the end of the job", name)
 		case calm && !n.broken && (n.ran == 0 || n.ran < w.now-time.Hour):
 			w.violate("%s last ran at %v, hours after the job was %s", name, n.ran, w.state.value.Phase)
@@ -169,7 +169,7 @@ func (y *yard) finish() {
 }
 
 // read is the one transaction of a tick.
-func (y *yard) read(name string) agent.Desired {
+func (y *yard) read(name string) model.Desired {
 	d := y.world.read(name)
 	if d.Guards["job"] = y.job.rev; y.job.rev != 0 {
 		d.Job = &y.job.value
@@ -177,7 +177,7 @@ func (y *yard) read(name string) agent.Desired {
 	return d
 }
 
-func (y *yard) unchanged(name string, d agent.Desired) bool {
+func (y *yard) unchanged(name string, d model.Desired) bool {
 	return y.world.unchanged(name, d) && d.Guards["job"] == y.job.rev
 }
 
@@ -241,7 +241,7 @@ func (y *yard) observe(need rollout.Needs) (rollout.Observed, revisions) {
 	w := y.world
 	o, r := w.observe(need)
 	for name, n := range o.Nodes {
-		n.View = agent.Look(n.Status, y.read(name), w.time())
+		n.View = model.Look(n.Status, y.read(name), w.time())
 		o.Nodes[name] = n
 	}
 	o.Gone = y.job.rev == 0
@@ -249,7 +249,7 @@ func (y *yard) observe(need rollout.Needs) (rollout.Observed, revisions) {
 }
 
 // act writes a step, as the store does. It reports whether there was one: then the next one follows at once.
-func (k *conductor) act(state cell[rollout.State], gate cell[agent.Gate], step rollout.Step, o rollout.Observed, r revisions) bool {
+func (k *conductor) act(state cell[rollout.State], gate cell[model.Gate], step rollout.Step, o rollout.Observed, r revisions) bool {
 	y, w := k.y, k.y.world
 	if !w.current(state, gate, step) {
 		return false
@@ -265,13 +265,13 @@ func (k *conductor) act(state cell[rollout.State], gate cell[agent.Gate], step r
 		return true
 	}
 	return w.write(step, r, func(node string) {
-		w.assigned[node] = cell[agent.Assignment]{w.plan.Waits(state.value.Slots[node].Machine), w.bump()}
+		w.assigned[node] = cell[model.Assignment]{w.plan.Waits(state.value.Slots[node].Machine), w.bump()}
 	})
 }
 
 // free ends the job: with the next epoch its orders are void, and its key is deleted.
 func (y *yard) free() {
-	y.job = cell[agent.LiveJob]{}
+	y.job = cell[model.LiveJob]{}
 	y.next()
 }
 
@@ -304,7 +304,7 @@ func (y *yard) operators() {
 		case act < 8:
 			y.join(fmt.Sprintf("late%d", len(w.names)))
 		default: // a hold in the middle, which somebody ends later
-			w.holds[name] = cell[agent.Hold]{agent.Hold{Scope: "nodes/" + name, Mode: []agent.HoldMode{agent.Freeze, agent.Stop}[w.rng.IntN(2)]}, w.bump()}
+			w.holds[name] = cell[model.Hold]{model.Hold{Scope: "nodes/" + name, Mode: []model.HoldMode{model.Freeze, model.Stop}[w.rng.IntN(2)]}, w.bump()}
 			n := y.workers[name]
 			n.held = w.now + w.between(time.Minute, time.Hour)
 			w.after(n.held-w.now, func() { delete(w.holds, name) })
@@ -314,7 +314,7 @@ func (y *yard) operators() {
 }
 
 // checkTurn checks what must be true when a node begins its turn, and counts the nodes that really run at this moment.
-func (y *yard) checkTurn(n *worker, a agent.Assignment) {
+func (y *yard) checkTurn(n *worker, a model.Assignment) {
 	w, s := y.world, y.world.state.value
 	switch {
 	case y.job.rev == 0:

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // mood is how a node behaves.
@@ -57,7 +57,7 @@ type node struct {
 	w    *world
 	rack string
 
-	state   agent.State
+	state   model.State
 	running string        // id of the assignment whose target it takes now
 	began   []string      // ids of the assignments whose target it began to take
 	ended   []string      // ids of the assignments that it answered; after a restore an old one may stand again
@@ -77,7 +77,7 @@ func (w *world) join(name, role string) {
 	}
 	n := &node{machine: w.newMachine(name), w: w, rack: fmt.Sprintf("rack=r%d", len(w.names)%3)}
 	w.nodes[name] = n
-	w.hosts[name] = cell[agent.Host]{agent.Host{Node: name, Role: role, MachineID: n.id, At: w.time()}, w.bump()}
+	w.hosts[name] = cell[model.Host]{model.Host{Node: name, Role: role, MachineID: n.id, At: w.time()}, w.bump()}
 	delete(w.ill, name)
 	if w.plan.ID == "" && !w.chance(w.New) { // it has the origin already
 		n.state.LastGood, n.state.Enforcing, n.state.RanAt = before, before, n.clock()
@@ -86,7 +86,7 @@ func (w *world) join(name, role string) {
 			n.fail()
 			w.ill[name] = true
 		}
-		w.statuses[name] = cell[agent.Status]{n.status(agent.Desired{Default: before}, agent.Idle), w.bump()}
+		w.statuses[name] = cell[model.Status]{n.status(model.Desired{Default: before}, model.Idle), w.bump()}
 	}
 	w.after(w.between(0, time.Minute), n.tick)
 }
@@ -125,11 +125,11 @@ func (n *node) tick() {
 		n.state.Assignment = a.ID
 		n.state.Restart(d.Wanted())
 	}
-	dec := agent.Decide(agent.Observed{
-		Identity: agent.Identity{Node: n.name}, State: n.state, Settings: agent.DefaultSettings(), Machine: n.id,
+	dec := model.Decide(model.Observed{
+		Identity: model.Identity{Node: n.name}, State: n.state, Settings: model.DefaultSettings(), Machine: n.id,
 	}, d, n.clock())
-	if dec.Action != agent.Take && dec.Action != agent.Enforce {
-		n.report(d, agent.Idle)
+	if dec.Action != model.Take && dec.Action != model.Enforce {
+		n.report(d, model.Idle)
 		w.after(again, n.tick)
 		return
 	}
@@ -138,22 +138,22 @@ func (n *node) tick() {
 }
 
 // admit begins a run if nothing changed since the read.
-func (n *node) admit(d agent.Desired, dec agent.Decision, staging time.Duration) {
+func (n *node) admit(d model.Desired, dec model.Decision, staging time.Duration) {
 	w := n.w
 	if n.gone || n.down > w.now || n.cut > w.now || !w.unchanged(n.name, d) {
 		w.after(w.between(time.Second, time.Minute), n.tick)
 		return
 	}
 	n.begin(dec.Target)
-	st := n.status(d, agent.Running)
-	w.statuses[n.name] = cell[agent.Status]{st, w.bump()}
+	st := n.status(d, model.Running)
+	w.statuses[n.name] = cell[model.Status]{st, w.bump()}
 	a := d.Assignment()
-	if dec.Action == agent.Take && dec.Target == after && a == nil && w.desired != after {
+	if dec.Action == model.Take && dec.Target == after && a == nil && w.desired != after {
 		w.violate("%s began the target of the campaign without an assignment", n.name)
 	}
 	if a != nil && dec.Target == d.Wanted() && n.state.LastGood != dec.Target {
 		n.running, n.began, n.era = a.ID, append(n.began, a.ID), w.era
-		if dec.Action == agent.Take { // else it has a part of the target already
+		if dec.Action == model.Take { // else it has a part of the target already
 			w.result.Admissions++
 			w.checkAdmission(n, *a)
 		}
@@ -172,7 +172,7 @@ func (n *node) admit(d agent.Desired, dec agent.Decision, staging time.Duration)
 }
 
 // end ends a run. A machine that was switched off meanwhile repeats it.
-func (n *node) end(d agent.Desired, t agent.Target) {
+func (n *node) end(d model.Desired, t model.Target) {
 	w := n.w
 	if n.gone {
 		return
@@ -188,17 +188,17 @@ func (n *node) end(d agent.Desired, t agent.Target) {
 	} else {
 		n.succeed(t)
 	}
-	if a := n.state.Attempts; n.running != "" && (!failed || a[0].Finished > w.Policy.Retries && a[0].Problem.Code != agent.EtcdLost) {
+	if a := n.state.Attempts; n.running != "" && (!failed || a[0].Finished > w.Policy.Retries && a[0].Problem.Code != model.EtcdLost) {
 		n.ended = append(n.ended, n.running)
 	}
 	n.running = ""
-	n.report(d, agent.Idle)
+	n.report(d, model.Idle)
 	w.after(w.poll(), n.tick)
 }
 
-// begin, succeed and fail are those of agent.State.
-func (n *node) begin(t agent.Target) {
-	a := agent.Attempt{Target: t}
+// begin, succeed and fail are those of model.State.
+func (n *node) begin(t model.Target) {
+	a := model.Attempt{Target: t}
 	kept := n.state.Attempts
 	n.state.Attempts = nil
 	for _, old := range kept {
@@ -210,13 +210,13 @@ func (n *node) begin(t agent.Target) {
 	}
 	a.Started++
 	a.Open, a.Last = true, n.clock()
-	n.state.Attempts = append([]agent.Attempt{a}, n.state.Attempts...)
+	n.state.Attempts = append([]model.Attempt{a}, n.state.Attempts...)
 	n.state.Before, n.state.Enforcing, n.state.OpenRun = n.state.Enforcing, t, "run"
 }
 
-func (n *node) succeed(t agent.Target) {
-	n.state.LastGood, n.state.Enforcing, n.state.RanAt, n.state.Outcome = t, t, n.clock(), agent.Changed
-	n.state.Attempts = slices.DeleteFunc(slices.Clone(n.state.Attempts), func(a agent.Attempt) bool { return a.Target == t })
+func (n *node) succeed(t model.Target) {
+	n.state.LastGood, n.state.Enforcing, n.state.RanAt, n.state.Outcome = t, t, n.clock(), model.Changed
+	n.state.Attempts = slices.DeleteFunc(slices.Clone(n.state.Attempts), func(a model.Attempt) bool { return a.Target == t })
 	n.state.OpenRun = ""
 	n.state.LastRun = fmt.Sprint(n.w.rev)
 	if t == after && n.running != "" {
@@ -227,20 +227,20 @@ func (n *node) succeed(t agent.Target) {
 func (n *node) fail() {
 	a := &n.state.Attempts[0]
 	a.Finished, a.Open, a.Last = a.Finished+1, false, n.clock()
-	a.Problem = agent.Problem{Code: agent.ResourcesFailed}
+	a.Problem = model.Problem{Code: model.ResourcesFailed}
 	if n.w.chance(0.1) {
-		a.Problem.Code = agent.EtcdLost
+		a.Problem.Code = model.EtcdLost
 	}
 	if n.w.chance(0.5) {
 		n.state.Enforcing = n.state.Before // untouched
 	}
-	n.state.Outcome, n.state.OpenRun, n.state.LastRun = agent.Failed, "", fmt.Sprint(n.w.rev)
+	n.state.Outcome, n.state.OpenRun, n.state.LastRun = model.Failed, "", fmt.Sprint(n.w.rev)
 }
 
-func (n *node) status(d agent.Desired, phase agent.Phase) agent.Status {
-	st := agent.Status{
+func (n *node) status(d model.Desired, phase model.Phase) model.Status {
+	st := model.Status{
 		Node: n.name, Phase: phase, Target: d.Wanted(), LastGood: n.state.LastGood, Enforcing: n.state.Enforcing, Outcome: n.state.Outcome,
-		LastRun: n.state.LastRun, SeenAt: n.clock(), Settings: agent.DefaultSettings(), Machine: n.id,
+		LastRun: n.state.LastRun, SeenAt: n.clock(), Settings: model.DefaultSettings(), Machine: n.id,
 	}
 	if a := d.Assignment(); a != nil {
 		st.Assignment = a.ID
@@ -253,29 +253,29 @@ func (n *node) status(d agent.Desired, phase agent.Phase) agent.Status {
 	return st
 }
 
-func (n *node) report(d agent.Desired, phase agent.Phase) {
+func (n *node) report(d model.Desired, phase model.Phase) {
 	w := n.w
 	if n.cut > w.now || w.hosts[n.name].value.MachineID != n.id && w.hosts[n.name].rev != 0 {
 		return
 	}
-	w.statuses[n.name] = cell[agent.Status]{n.status(d, phase), w.bump()}
+	w.statuses[n.name] = cell[model.Status]{n.status(d, phase), w.bump()}
 	if n.honest() {
-		w.ill[n.name] = n.state.Outcome == agent.Failed
+		w.ill[n.name] = n.state.Outcome == model.Failed
 	}
 }
 
 // lie reports what is not true.
-func (n *node) lie(d agent.Desired) {
-	st := n.status(d, agent.Idle)
+func (n *node) lie(d model.Desired) {
+	st := n.status(d, model.Idle)
 	if n.mood == stubborn && d.Assignment() != nil {
-		st.Phase = agent.Running
+		st.Phase = model.Running
 	} else {
 		st.LastGood, st.Enforcing = st.Target, st.Target
 	}
 	if n.w.chance(0.1) {
 		st.Assignment = "r6.1."
 	}
-	n.w.statuses[n.name] = cell[agent.Status]{st, n.w.bump()}
+	n.w.statuses[n.name] = cell[model.Status]{st, n.w.bump()}
 }
 
 // fault lets something happen to a node.
@@ -294,7 +294,7 @@ func (n *node) fault() {
 		if _, held := w.holds[n.name]; held {
 			delete(w.holds, n.name)
 		} else {
-			w.holds[n.name] = cell[agent.Hold]{agent.Hold{Scope: "nodes/" + n.name, Mode: []agent.HoldMode{agent.Freeze, agent.Stop}[w.rng.IntN(2)]}, w.bump()}
+			w.holds[n.name] = cell[model.Hold]{model.Hold{Scope: "nodes/" + n.name, Mode: []model.HoldMode{model.Freeze, model.Stop}[w.rng.IntN(2)]}, w.bump()}
 			n.held = w.now + w.between(time.Minute, 3*time.Hour)
 			w.after(n.held-w.now, func() { delete(w.holds, n.name) })
 		}

@@ -8,7 +8,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
 
@@ -43,7 +43,7 @@ func Thousand(seed uint64) Config {
 type Result struct {
 	State      rollout.State
 	Wait       rollout.Wait
-	Gate       agent.Gate
+	Gate       model.Gate
 	Took       time.Duration // until the campaign ended
 	Advances   int
 	Admissions int
@@ -68,14 +68,14 @@ type world struct {
 	now time.Duration
 	rev int64
 
-	gate     cell[agent.Gate]
-	desired  agent.Target
+	gate     cell[model.Gate]
+	desired  model.Target
 	plan     rollout.Plan
 	state    cell[rollout.State]
-	hosts    map[string]cell[agent.Host]
-	assigned map[string]cell[agent.Assignment]
-	statuses map[string]cell[agent.Status]
-	holds    map[string]cell[agent.Hold]
+	hosts    map[string]cell[model.Host]
+	assigned map[string]cell[model.Assignment]
+	statuses map[string]cell[model.Status]
+	holds    map[string]cell[model.Hold]
 
 	backup *image
 
@@ -84,7 +84,7 @@ type world struct {
 	queue    events
 	seq      int
 	result   Result
-	highest  agent.Epoch
+	highest  model.Epoch
 	lastWait rollout.Wait
 	era      int             // number of restored backups
 	skewed   bool            // a clock of a controller was wrong
@@ -96,20 +96,20 @@ type world struct {
 
 // image is a backup of etcd.
 type image struct {
-	gate     cell[agent.Gate]
-	desired  agent.Target
+	gate     cell[model.Gate]
+	desired  model.Target
 	state    cell[rollout.State]
-	hosts    map[string]cell[agent.Host]
-	assigned map[string]cell[agent.Assignment]
-	statuses map[string]cell[agent.Status]
+	hosts    map[string]cell[model.Host]
+	assigned map[string]cell[model.Assignment]
+	statuses map[string]cell[model.Status]
 	rev      int64
 }
 
 var (
 	start  = time.Date(2026, 3, 28, 22, 0, 0, 0, time.UTC)
-	before = agent.Target{Release: "1.0.0", Tree: "a"}
-	after  = agent.Target{Release: "2.0.0", Tree: "b"}
-	later  = agent.Target{Release: "3.0.0", Tree: "c"}
+	before = model.Target{Release: "1.0.0", Tree: "a"}
+	after  = model.Target{Release: "2.0.0", Tree: "b"}
+	later  = model.Target{Release: "3.0.0", Tree: "c"}
 )
 
 func (w *world) time() time.Time { return start.Add(w.now) }
@@ -155,17 +155,17 @@ func (w *world) violate(format string, args ...any) {
 func Run(c Config) Result {
 	w := &world{
 		Config: c, rng: rand.New(rand.NewPCG(c.Seed, 0x9e3779b97f4a7c15)), desired: before,
-		hosts: map[string]cell[agent.Host]{}, assigned: map[string]cell[agent.Assignment]{}, statuses: map[string]cell[agent.Status]{},
-		holds: map[string]cell[agent.Hold]{}, nodes: map[string]*node{}, longest: map[int]time.Duration{},
+		hosts: map[string]cell[model.Host]{}, assigned: map[string]cell[model.Assignment]{}, statuses: map[string]cell[model.Status]{},
+		holds: map[string]cell[model.Hold]{}, nodes: map[string]*node{}, longest: map[int]time.Duration{},
 		ill: map[string]bool{}, begun: -1,
 	}
 	roles := []string{"db", "web"}
 	for i := range c.Nodes {
 		w.join(fmt.Sprintf("%s%d", roles[i%2], i/2+1), roles[i%2])
 	}
-	w.gate = cell[agent.Gate]{agent.Gate{Epoch: 7, State: agent.GateOpen, Rollout: "r7"}, w.bump()}
+	w.gate = cell[model.Gate]{model.Gate{Epoch: 7, State: model.GateOpen, Rollout: "r7"}, w.bump()}
 	plan, err := rollout.Make(rollout.Order{
-		ID: "r7", Epoch: 7, Role: c.Role, Target: agent.Target{Release: after.Release, Tree: after.Tree}, Origin: before, Policy: c.Policy, Roles: roles, At: w.time(),
+		ID: "r7", Epoch: 7, Role: c.Role, Target: model.Target{Release: after.Release, Tree: after.Tree}, Origin: before, Policy: c.Policy, Roles: roles, At: w.time(),
 	}, w.candidates())
 	if err != nil {
 		w.violate("plan: %v", err)
@@ -276,8 +276,8 @@ func (w *world) candidates() (all []rollout.Candidate) {
 }
 
 // read is the one transaction of a tick.
-func (w *world) read(name string) agent.Desired {
-	d := agent.Desired{Revision: w.rev, Gate: w.gate.value, Default: w.desired, Guards: map[string]int64{
+func (w *world) read(name string) model.Desired {
+	d := model.Desired{Revision: w.rev, Gate: w.gate.value, Default: w.desired, Guards: map[string]int64{
 		"gate": w.gate.rev, "host": w.hosts[name].rev, "assigned": w.assigned[name].rev, "hold": w.holds[name].rev,
 	}}
 	if h := w.hosts[name]; h.rev != 0 {
@@ -295,7 +295,7 @@ func (w *world) read(name string) agent.Desired {
 }
 
 // unchanged compares the guards of a read.
-func (w *world) unchanged(name string, d agent.Desired) bool {
+func (w *world) unchanged(name string, d model.Desired) bool {
 	g := d.Guards
 	return g["gate"] == w.gate.rev && g["host"] == w.hosts[name].rev && g["assigned"] == w.assigned[name].rev && g["hold"] == w.holds[name].rev
 }

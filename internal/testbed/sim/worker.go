@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"pulley/agent"
+	"pulley/internal/model"
 )
 
 // worker is one machine in a job, with a real decision and an imitated Puppet.
@@ -12,7 +12,7 @@ type worker struct {
 	machine
 	y *yard
 
-	state    agent.State
+	state    model.State
 	running  string          // id of the order that it runs now; alone or due without one; "": nothing
 	answered map[string]bool // the orders that it ran well
 	ran      time.Duration   // when a run last ended well; 0: never
@@ -37,7 +37,7 @@ func (y *yard) join(name string) *worker {
 	}
 	n := &worker{machine: w.newMachine(name), y: y, answered: map[string]bool{}}
 	y.workers[name] = n
-	w.hosts[name] = cell[agent.Host]{agent.Host{Node: name, Role: "web", MachineID: n.id, At: w.time()}, w.bump()}
+	w.hosts[name] = cell[model.Host]{model.Host{Node: name, Role: "web", MachineID: n.id, At: w.time()}, w.bump()}
 	w.after(w.between(0, time.Minute), n.tick)
 	return n
 }
@@ -58,7 +58,7 @@ func (n *worker) tick() {
 	}
 	d := y.read(n.name)
 	if n.cut > w.now {
-		d = agent.Desired{Unreachable: "no route to host"}
+		d = model.Desired{Unreachable: "no route to host"}
 	}
 	if n.mood == liar || n.mood == stubborn {
 		n.lie(d)
@@ -71,9 +71,9 @@ func (n *worker) tick() {
 	if d.Unreachable == "" {
 		n.state.Holds = d.Holds
 	}
-	dec := agent.Decide(agent.Observed{Identity: agent.Identity{Node: n.name}, State: n.state, Settings: agent.DefaultSettings(), Machine: n.id}, d, n.clock())
-	if dec.Action != agent.Take && dec.Action != agent.Enforce {
-		n.report(d, agent.Idle)
+	dec := model.Decide(model.Observed{Identity: model.Identity{Node: n.name}, State: n.state, Settings: model.DefaultSettings(), Machine: n.id}, d, n.clock())
+	if dec.Action != model.Take && dec.Action != model.Enforce {
+		n.report(d, model.Idle)
 		w.after(again, n.tick)
 		return
 	}
@@ -82,27 +82,27 @@ func (n *worker) tick() {
 }
 
 // admit begins a run if nothing changed since the read.
-func (n *worker) admit(d agent.Desired, dec agent.Decision, staging time.Duration) {
+func (n *worker) admit(d model.Desired, dec model.Decision, staging time.Duration) {
 	y, w := n.y, n.y.world
 	away := d.Unreachable != "" || n.cut > w.now
-	if n.gone || n.down > w.now || away && dec.Action == agent.Take || !away && !y.unchanged(n.name, d) {
+	if n.gone || n.down > w.now || away && dec.Action == model.Take || !away && !y.unchanged(n.name, d) {
 		w.after(w.between(time.Second, time.Minute), n.tick)
 		return
 	}
 	n.running = due
 	n.number++
 	n.state.Before, n.state.Enforcing, n.state.OpenRun, n.state.Ordered = n.state.Enforcing, dec.Target, "run", ""
-	if dec.Reason == agent.ReasonTurn {
+	if dec.Reason == model.ReasonTurn {
 		n.state.Ordered = d.Assigned.ID
 	}
 	switch {
 	case away:
 		n.running = alone
-	case dec.Reason == agent.ReasonTurn:
+	case dec.Reason == model.ReasonTurn:
 		n.running = d.Assigned.ID
 	}
 	if !away {
-		w.statuses[n.name] = cell[agent.Status]{n.status(d, agent.Running), w.bump()}
+		w.statuses[n.name] = cell[model.Status]{n.status(d, model.Running), w.bump()}
 	}
 	if n.running == n.state.Ordered {
 		w.result.Admissions++
@@ -120,7 +120,7 @@ func (n *worker) admit(d agent.Desired, dec agent.Decision, staging time.Duratio
 }
 
 // end ends a run. A machine that was switched off meanwhile repeats it.
-func (n *worker) end(t agent.Target, number int) {
+func (n *worker) end(t model.Target, number int) {
 	w := n.y.world
 	if n.gone || n.number != number {
 		return
@@ -131,27 +131,27 @@ func (n *worker) end(t agent.Target, number int) {
 		return
 	}
 	s := &n.state
-	s.Outcome, s.LastRun, s.OpenRun = agent.Changed, fmt.Sprint(w.rev), ""
-	problem := agent.Problem{}
+	s.Outcome, s.LastRun, s.OpenRun = model.Changed, fmt.Sprint(w.rev), ""
+	problem := model.Problem{}
 	if n.broken || w.now < w.Until && w.chance(w.Broken/10) {
-		s.Outcome, s.Enforcing = agent.Failed, s.Before
-		problem.Code = []agent.ProblemCode{agent.ResourcesFailed, agent.RestartsFailed, agent.CatalogRefused, agent.CatalogIncomplete}[w.rng.IntN(4)]
+		s.Outcome, s.Enforcing = model.Failed, s.Before
+		problem.Code = []model.ProblemCode{model.ResourcesFailed, model.RestartsFailed, model.CatalogRefused, model.CatalogIncomplete}[w.rng.IntN(4)]
 	} else {
 		s.LastGood, s.Enforcing, s.RanAt, n.ran = t, t, n.clock(), w.now
 		n.answered[s.Ordered] = true
 	}
 	if s.Ordered != "" {
-		s.Ran = &agent.Answer{ID: s.Ordered, Problem: problem}
+		s.Ran = &model.Answer{ID: s.Ordered, Problem: problem}
 	}
 	s.Ordered = ""
-	n.report(n.y.read(n.name), agent.Idle)
+	n.report(n.y.read(n.name), model.Idle)
 	w.after(w.poll(), n.tick)
 }
 
-func (n *worker) status(d agent.Desired, phase agent.Phase) agent.Status {
-	st := agent.Status{
+func (n *worker) status(d model.Desired, phase model.Phase) model.Status {
+	st := model.Status{
 		Node: n.name, Phase: phase, Target: d.Wanted(), LastGood: n.state.LastGood, Enforcing: n.state.Enforcing, Outcome: n.state.Outcome,
-		LastRun: n.state.LastRun, SeenAt: n.clock(), Settings: agent.DefaultSettings(), Machine: n.id, Ran: n.state.Ran,
+		LastRun: n.state.LastRun, SeenAt: n.clock(), Settings: model.DefaultSettings(), Machine: n.id, Ran: n.state.Ran,
 	}
 	if a := d.Assignment(); a != nil {
 		st.Assignment = a.ID
@@ -159,31 +159,31 @@ func (n *worker) status(d agent.Desired, phase agent.Phase) agent.Status {
 	return st
 }
 
-func (n *worker) report(d agent.Desired, phase agent.Phase) {
+func (n *worker) report(d model.Desired, phase model.Phase) {
 	w := n.y.world
 	if n.cut > w.now || w.hosts[n.name].value.MachineID != n.id && w.hosts[n.name].rev != 0 {
 		return
 	}
-	w.statuses[n.name] = cell[agent.Status]{n.status(d, phase), w.bump()}
+	w.statuses[n.name] = cell[model.Status]{n.status(d, phase), w.bump()}
 }
 
 // lie reports what is not true.
-func (n *worker) lie(d agent.Desired) {
+func (n *worker) lie(d model.Desired) {
 	if n.cut > n.y.now {
 		return
 	}
-	st := n.status(d, agent.Idle)
+	st := n.status(d, model.Idle)
 	a := d.Assignment()
 	switch {
 	case n.mood == stubborn:
-		st.Phase = agent.Running
+		st.Phase = model.Running
 	case a != nil:
-		st.Ran = &agent.Answer{ID: a.ID}
+		st.Ran = &model.Answer{ID: a.ID}
 	}
 	if n.y.chance(0.1) {
-		st.Assignment, st.Ran = "j6.1.", &agent.Answer{ID: "j7.1."}
+		st.Assignment, st.Ran = "j6.1.", &model.Answer{ID: "j7.1."}
 	}
-	n.y.statuses[n.name] = cell[agent.Status]{st, n.y.bump()}
+	n.y.statuses[n.name] = cell[model.Status]{st, n.y.bump()}
 }
 
 // fault lets something happen to a node.

@@ -1,10 +1,10 @@
-package agent
+package model
 
 import (
 	"strconv"
 	"time"
 
-	"pulley/internal/release/trust/refusal"
+	"pulley/internal/model/refusal"
 	"pulley/internal/stablehash"
 )
 
@@ -96,13 +96,13 @@ func (d Decision) Calm(on Desired) bool {
 	}
 	open := on.Gate.State == GateOpen || on.Gate.State == ""
 	if d.Reason == ReasonDaemon { // decided before the rest was looked at
-		return open && on.known() && on.Host != nil && len(on.Holds) == 0
+		return open && on.Known() && on.Host != nil && len(on.Holds) == 0
 	}
 	return open && d.Hold == nil && d.Blocked.Reason == "" && (d.Reason == ReasonUpToDate || d.Reason == ReasonNotEnforced || d.Reason == ReasonDue || d.Reason == ReasonHosts)
 }
 
 // gaps are the waits after the first, second, … attempt at one target; later ones are the enforce interval.
-var gaps = []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute}
+var Gaps = []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute}
 
 // refusalGap is the wait after a refusal. It is shorter than cron's five minutes: each tick checks again, because no
 // event announces a new signature.
@@ -115,7 +115,7 @@ const (
 )
 
 // awayGap is the wait after no Puppet server answered. A try is one connection: each tick of cron tries again.
-const awayGap = 20 * time.Second
+const AwayGap = 20 * time.Second
 
 type ladder struct {
 	o   Observed
@@ -151,7 +151,7 @@ func (l *ladder) climb() Decision {
 	l.pass(AskPuppet, Cause{})
 
 	holds := l.d.Holds
-	if !l.d.known() {
+	if !l.d.Known() {
 		holds = l.o.State.Holds
 	}
 	l.dec.Hold = strictest(holds)
@@ -179,16 +179,16 @@ func (l *ladder) climb() Decision {
 	}
 	l.pass(AskRegistered, Cause{Params: Params{Role: l.d.Host.Role}})
 	l.dec.Wanted = l.d.Wanted()
-	if anotherMachine(l.d.Host, l.o.Machine) {
+	if AnotherMachine(l.d.Host, l.o.Machine) {
 		return l.enforce(AskMachine, Cause{ReasonOtherMachine, Params{Machine: l.o.Machine, Listed: l.d.Host.MachineID}})
 	}
 	l.pass(AskMachine, Cause{})
-	if l.d.job() != nil {
-		if l.turn = l.d.turn(&l.o.State) != nil; !l.turn {
+	if l.d.JobTurn() != nil {
+		if l.turn = l.d.Turn(&l.o.State) != nil; !l.turn {
 			return l.stop(AskTurn, Cause{ReasonWaits, Params{Gate: &l.d.Gate}})
 		}
 		l.o.Force = true // waits after failed runs do not count
-		l.dec.Noop = l.d.turn(&l.o.State).Kind == AssignNoop && !l.o.Noop && !l.o.Partial
+		l.dec.Noop = l.d.Turn(&l.o.State).Kind == AssignNoop && !l.o.Noop && !l.o.Partial
 	}
 	l.pass(AskTurn, Cause{})
 	if !l.o.Look.IsZero() {
@@ -253,10 +253,10 @@ func (l *ladder) take() Decision {
 	}
 
 	if away := l.away(w); away != nil {
-		l.dec.Next = away.At.Add(awayGap)
+		l.dec.Next = away.At.Add(AwayGap)
 		return l.enforce(AskServer, away.cause())
 	}
-	a := l.o.State.attempt(w)
+	a := l.o.State.Attempt(w)
 	due, next := l.retryDue(a)
 	if !due && !l.o.Force && !l.o.Noop {
 		l.dec.Next = next
@@ -305,11 +305,11 @@ func (l *ladder) enforceOn(t Target) Decision {
 		l.fail(AskEnforcing, away.cause())
 		if blocked.Reason == "" {
 			blocked = away.cause()
-			l.dec.Blocked, l.dec.Next = blocked, away.At.Add(awayGap)
+			l.dec.Blocked, l.dec.Next = blocked, away.At.Add(AwayGap)
 		}
 		return l.end(Nothing, blocked, t)
 	}
-	a := l.o.State.attempt(t)
+	a := l.o.State.Attempt(t)
 	due, next := l.retryDue(a)
 	switch {
 	case l.o.Noop:
@@ -318,11 +318,11 @@ func (l *ladder) enforceOn(t Target) Decision {
 		return l.act(Cause{Reason: ReasonPartial}, t)
 	case l.o.Force:
 		return l.act(l.forced(), t)
-	case l.o.pending(l.d, RequestRun) != nil:
-		return l.act(Cause{ReasonAsked, Params{Request: l.o.pending(l.d, RequestRun)}}, t)
-	case l.o.pending(l.d, RequestNoop) != nil:
+	case l.o.Pending(l.d, RequestRun) != nil:
+		return l.act(Cause{ReasonAsked, Params{Request: l.o.Pending(l.d, RequestRun)}}, t)
+	case l.o.Pending(l.d, RequestNoop) != nil:
 		l.dec.Noop = true
-		return l.act(Cause{ReasonAsked, Params{Request: l.o.pending(l.d, RequestNoop)}}, t)
+		return l.act(Cause{ReasonAsked, Params{Request: l.o.Pending(l.d, RequestNoop)}}, t)
 	case a != nil && !due:
 		waits := l.waits(a, next)
 		l.fail(AskEnforcing, waits)
@@ -395,7 +395,7 @@ func (l *ladder) fail(q Question, c Cause) {
 
 // anotherMachine reports whether the host list names another machine than this one. An unknown id on either side does
 // not count.
-func anotherMachine(h *Host, machine string) bool {
+func AnotherMachine(h *Host, machine string) bool {
 	return h.MachineID != "" && machine != "" && h.MachineID != machine
 }
 
@@ -424,13 +424,13 @@ func (l *ladder) refused(r *Refusal) bool {
 
 // away returns the record that no Puppet server answered for t, if it still counts. A forced run tries again.
 func (l *ladder) away(t Target) *Away {
-	a := l.o.State.away(t)
+	a := l.o.State.AwayFrom(t)
 	if a == nil {
 		return nil
 	}
 	age := l.now.Sub(a.At)
 	forced := l.o.Force || l.o.Noop
-	if l.o.Looked || age >= 0 && age < awayGap && !forced {
+	if l.o.Looked || age >= 0 && age < AwayGap && !forced {
 		return a
 	}
 	return nil
@@ -443,8 +443,8 @@ func (a *Away) cause() Cause {
 // gap is the wait after a number of attempts, ±10 %. It is constant for one node and one number.
 func (l *ladder) gap(started int) time.Duration {
 	g := l.o.Settings.EnforceInterval
-	if started <= len(gaps) {
-		g = min(gaps[started-1], max(g, time.Second))
+	if started <= len(Gaps) {
+		g = min(Gaps[started-1], max(g, time.Second))
 	}
 	return g + time.Duration(spread(l.o.Node, started)*float64(g)/10)
 }
@@ -505,8 +505,8 @@ func (d Desired) Assignment() *Assignment {
 	return a
 }
 
-// job returns the assignment of a job that counts for the node, or nil. A job that nothing advances has ended: a lease ends its key.
-func (d Desired) job() *Assignment {
+// jobTurn returns the assignment of a job that counts for the node, or nil. A job that nothing advances has ended: a lease ends its key.
+func (d Desired) JobTurn() *Assignment {
 	if a := d.Assignment(); a != nil && a.Kind != AssignTake && d.Job != nil && d.Job.ID == a.Rollout {
 		return a
 	}
@@ -514,8 +514,8 @@ func (d Desired) job() *Assignment {
 }
 
 // turn returns the assignment of a job that orders a run which the node has not answered, or nil.
-func (d Desired) turn(s *State) *Assignment {
-	if a := d.job(); a != nil && (a.Kind == AssignRun || a.Kind == AssignNoop) && (s.Ran == nil || s.Ran.ID != a.ID) {
+func (d Desired) Turn(s *State) *Assignment {
+	if a := d.JobTurn(); a != nil && (a.Kind == AssignRun || a.Kind == AssignNoop) && (s.Ran == nil || s.Ran.ID != a.ID) {
 		return a
 	}
 	return nil

@@ -1,12 +1,12 @@
-package agent
+package model
 
 import "time"
 
 // signs is how often a node gives a sign of life within hosts.alive, and how often the nodes that see it look for signs.
-const signs = 4
+const Signs = 4
 
 // looks without a new sign are one quarter more than hosts.alive: a node may report for a quarter after its last sign.
-const looks = signs + 2
+const looks = Signs + 2
 
 // Watch judges which nodes gave a sign of life within hosts.alive. Clocks of machines differ. Therefore etcd's revisions give the
 // order of the signs and of this node's looks at them; its own clock only separates its looks. Without etcd it looks at nothing:
@@ -26,14 +26,14 @@ func (w Watch) Since(alive time.Duration) int64 {
 }
 
 // due reports whether it is time for a look. A clock that was set back makes one due.
-func (w Watch) due(now time.Time) bool { return w.Alive > 0 && elapsed(w.At, now, w.Alive/signs) }
+func (w Watch) Due(now time.Time) bool { return w.Alive > 0 && Elapsed(w.At, now, w.Alive/Signs) }
 
 // read returns the watch after a read at a revision, which is a look if one is due.
-func (w Watch) read(now time.Time, revision int64) Watch {
+func (w Watch) Read(now time.Time, revision int64) Watch {
 	if revision < w.Looks[looks-1] { // etcd was restored from a backup
 		w.Looks = [looks]int64{}
 	}
-	if !w.due(now) {
+	if !w.Due(now) {
 		return w
 	}
 	if !now.Before(w.At) {
@@ -45,7 +45,7 @@ func (w Watch) read(now time.Time, revision int64) Watch {
 }
 
 // elapsed reports whether a time passed since then, also by a clock that was set back.
-func elapsed(then, now time.Time, d time.Duration) bool {
+func Elapsed(then, now time.Time, d time.Duration) bool {
 	passed := now.Sub(then)
 	return passed < 0 || passed >= d
 }

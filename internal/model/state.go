@@ -1,11 +1,11 @@
-package agent
+package model
 
 import (
 	"cmp"
 	"slices"
 	"time"
 
-	"pulley/internal/release/trust/refusal"
+	"pulley/internal/model/refusal"
 )
 
 // State is the node's memory between ticks, in state.json. The agent writes the complete file, and only after a change.
@@ -72,7 +72,7 @@ type HostView struct {
 }
 
 // stateFormat is the version of state.json that this agent writes; it reads no newer one.
-const stateFormat = 1
+const StateFormat = 1
 
 // Reported is the content that this node last wrote to etcd. It may be lost: the next tick then writes to etcd again.
 type Reported struct {
@@ -97,7 +97,7 @@ type RunRef struct {
 }
 
 // attempt returns the count of attempts at t, or nil when there was none since the last success.
-func (s *State) attempt(t Target) *Attempt {
+func (s *State) Attempt(t Target) *Attempt {
 	for i := range s.Attempts {
 		if s.Attempts[i].Target == t {
 			return &s.Attempts[i]
@@ -113,7 +113,7 @@ func (s *State) GoodSince(then time.Time) bool {
 
 // keepAttempts deletes what is known of targets that are neither wanted nor enforced, and reports whether it deleted
 // any. Attempts at the wanted target outlive runs that enforce another one.
-func (s *State) keepAttempts(wanted Target) (forgot bool) {
+func (s *State) KeepAttempts(wanted Target) (forgot bool) {
 	kept := slices.DeleteFunc(slices.Clone(s.Attempts), func(a Attempt) bool {
 		return a.Target != wanted && a.Target != s.Enforcing
 	})
@@ -124,13 +124,13 @@ func (s *State) keepAttempts(wanted Target) (forgot bool) {
 }
 
 // refuse records the refusal of t.
-func (s *State) refuse(t Target, why *refusal.Error, now time.Time) {
-	r := Refusal{Target: t, Error: *why, At: now.UTC().Truncate(time.Second)}.clipped(maxDetailInHead)
+func (s *State) Refuse(t Target, why *refusal.Error, now time.Time) {
+	r := Refusal{Target: t, Error: *why, At: now.UTC().Truncate(time.Second)}.Clipped(MaxDetailInHead)
 	s.Refusal = &r
 }
 
 // keepRefusal deletes the refusal of a target that is in place or no longer wanted. It reports whether it deleted one.
-func (s *State) keepRefusal(wanted Target) (forgot bool) {
+func (s *State) KeepRefusal(wanted Target) (forgot bool) {
 	if s.Refusal == nil || s.Refusal.Target == wanted && wanted != s.Enforcing {
 		return false
 	}
@@ -139,17 +139,17 @@ func (s *State) keepRefusal(wanted Target) (forgot bool) {
 }
 
 // leave records that no Puppet server answered for t.
-func (s *State) leave(t Target, why Problem, now time.Time) {
+func (s *State) Leave(t Target, why Problem, now time.Time) {
 	now = now.UTC().Truncate(time.Second)
-	a := Away{Target: t, Problem: why.clipped(160), Since: now, At: now}
-	if before := s.away(t); before != nil && !before.Since.After(now) {
+	a := Away{Target: t, Problem: why.Clipped(160), Since: now, At: now}
+	if before := s.AwayFrom(t); before != nil && !before.Since.After(now) {
 		a.Since = before.Since
 	}
 	s.Away = append(slices.DeleteFunc(slices.Clone(s.Away), func(a Away) bool { return a.Target == t || a.Target != s.Enforcing }), a)
 }
 
 // away returns the record that no Puppet server answered for t, or nil.
-func (s *State) away(t Target) *Away {
+func (s *State) AwayFrom(t Target) *Away {
 	for i := range s.Away {
 		if s.Away[i].Target == t {
 			return &s.Away[i]
@@ -159,16 +159,16 @@ func (s *State) away(t Target) *Away {
 }
 
 // returned records that the Puppet server of t answers again.
-func (s *State) returned(t Target) {
+func (s *State) Returned(t Target) {
 	s.Away = slices.DeleteFunc(slices.Clone(s.Away), func(a Away) bool { return a.Target == t })
 }
 
 // begin opens a run at t. It answers the turn of a job, or a request; both may be nil.
-func (s *State) begin(run string, t Target, now time.Time, afresh bool, turn *Assignment, r *Request) {
+func (s *State) Begin(run string, t Target, now time.Time, afresh bool, turn *Assignment, r *Request) {
 	if afresh {
 		s.forgive(t)
 	}
-	a := s.attempt(t)
+	a := s.Attempt(t)
 	if a == nil {
 		s.Attempts = append(s.Attempts, Attempt{Target: t})
 		a = &s.Attempts[len(s.Attempts)-1]
@@ -186,13 +186,13 @@ func (s *State) begin(run string, t Target, now time.Time, afresh bool, turn *As
 }
 
 // succeed ends the open run. The run's target becomes the last good one.
-func (s *State) succeed(r Run, dataDigest string, now time.Time) {
+func (s *State) Succeed(r Run, dataDigest string, now time.Time) {
 	if s.LastGood.Tree != r.Target.Tree {
 		s.PreviousGood = s.LastGood
 	}
 	s.LastGood, s.LastGoodData, s.Enforcing, s.RanAt = r.Target, dataDigest, r.Target, now
 	s.Unclassified, s.NoopPending, s.Served = r.Unclassified, r.Counts.Pending, r.Served
-	s.returned(r.Target)
+	s.Returned(r.Target)
 	// Attempts at another target stay: this run shows nothing about that target.
 	s.forgive(r.Target)
 	s.close(r.ID, r.Outcome, Problem{})
@@ -200,36 +200,36 @@ func (s *State) succeed(r Run, dataDigest string, now time.Time) {
 
 // endure ends the open run of a target that was applied but cannot be verified without etcd. The node enforces the
 // target, and the last good one does not change.
-func (s *State) endure(r Run, now time.Time) {
+func (s *State) Endure(r Run, now time.Time) {
 	s.RanAt, s.Unclassified, s.NoopPending = now, r.Unclassified, r.Counts.Pending
-	s.returned(r.Target)
+	s.Returned(r.Target)
 	s.forgive(r.Target)
 	s.close(r.ID, r.Outcome, Problem{})
 }
 
 // fail ends the open run. When it left the machine untouched, the node enforces the target from before it. A run that found no
 // Puppet server counts as none.
-func (s *State) fail(r Run, now time.Time) {
+func (s *State) Fail(r Run, now time.Time) {
 	if r.Problem.Code == PuppetServerAway {
-		s.forget()
-		s.leave(r.Target, r.Problem, now)
+		s.Forget()
+		s.Leave(r.Target, r.Problem, now)
 		return
 	}
 	if r.Kind == Untouched {
 		s.Enforcing = s.Before
 	}
-	if a := s.attempt(r.Target); a != nil {
+	if a := s.Attempt(r.Target); a != nil {
 		a.Finished++
 		a.Open = false
 		a.Last = now
-		a.Kind, a.Problem = r.Kind, r.Problem.clipped(160)
+		a.Kind, a.Problem = r.Kind, r.Problem.Clipped(160)
 	}
 	s.close(r.ID, Failed, r.Problem)
 }
 
 // forget removes an open run in which Puppet never started.
-func (s *State) forget() {
-	if a := s.attempt(s.Enforcing); a != nil && a.Open {
+func (s *State) Forget() {
+	if a := s.Attempt(s.Enforcing); a != nil && a.Open {
 		a.Started--
 		a.Open = false
 		if a.Started == 0 && (a.Kind == "" || s.Enforcing != s.LastGood) {
@@ -245,7 +245,7 @@ func (s *State) forget() {
 func (s *State) Restart(t Target) {
 	if t != s.LastGood {
 		s.forgive(t)
-	} else if a := s.attempt(t); a != nil {
+	} else if a := s.Attempt(t); a != nil {
 		a.Started, a.Finished, a.Kind = 0, 0, cmp.Or(a.Kind, Between)
 	}
 }
@@ -258,10 +258,39 @@ func (s *State) forgive(t Target) {
 func (s *State) close(run string, o Outcome, problem Problem) {
 	s.Outcome, s.LastRun = o, run
 	if s.Asked != "" {
-		s.settle(s.Asked, problem)
+		s.Settle(s.Asked, problem)
 	}
 	if s.Ordered != "" {
-		s.Ran = &Answer{ID: s.Ordered, Problem: problem.clipped(maxAnswer)}
+		s.Ran = &Answer{ID: s.Ordered, Problem: problem.Clipped(MaxAnswer)}
 	}
 	s.Before, s.OpenRun, s.Asked, s.Ordered = Target{}, "", "", ""
+}
+
+// Apply records the file of a successful run.
+func (h *HostView) Apply(seen Seen) {
+	if seen.Digest == "" { // the list on disk may become old
+		h.List, h.Noticed = 0, time.Time{}
+	}
+	h.Shows(seen)
+	h.Applied = seen.Digest
+}
+
+// shows records the newest file. With another hosts.alive, the node watches anew.
+func (h *HostView) Shows(seen Seen) {
+	h.Shown, h.Settle, h.Again = seen.Digest, seen.Settle, seen.Again
+	if seen.Alive != h.Watch.Alive {
+		h.Watch = Watch{Alive: seen.Alive}
+	}
+}
+
+// moved reports whether the nodes that this node sees changed since its last good run.
+func (h HostView) moved() bool { return h.Shown != h.Applied }
+
+// Seen is the data file with the nodes that this node sees. The zero Seen means that it sees none.
+type Seen struct {
+	File   string // absolute path
+	Digest string // of its content
+	Settle time.Duration
+	Alive  time.Duration // hosts.alive; 0: not set
+	Again  time.Time     // newer values of some nodes are kept back until then; zero: of none
 }

@@ -1,10 +1,10 @@
-package agent
+package model
 
 import (
 	"time"
 
 	"pulley/internal/clip"
-	"pulley/internal/release/trust/refusal"
+	"pulley/internal/model/refusal"
 )
 
 // Reason is the code of a node's decision or state. words.go contains the sentence of each.
@@ -213,22 +213,22 @@ type Problem struct {
 }
 
 // clipped returns p with at most n bytes of each text.
-func (p Problem) clipped(n int) Problem {
-	p.Text, p.Damage = p.Text.clipped(n), p.Damage.clipped(n)
+func (p Problem) Clipped(n int) Problem {
+	p.Text, p.Damage = p.Text.Clipped(n), p.Damage.Clipped(n)
 	return p
 }
 
 // clipped returns a copy of c with at most n bytes of each text.
-func (c Cause) clipped(n int) *Cause {
+func (c Cause) Clipped(n int) *Cause {
 	p := &c.Params
-	p.Text = p.Text.clipped(n)
+	p.Text = p.Text.Clipped(n)
 	p.Hold = edited(p.Hold, func(h *Hold) { *h = h.clipped(n) })
-	p.Gate = edited(p.Gate, func(g *Gate) { g.By, g.Why = clip.Text(g.By, n), g.Why.clipped(n) })
-	p.Attempt = edited(p.Attempt, func(a *Attempt) { a.Problem = a.Problem.clipped(n) })
-	p.Refusal = edited(p.Refusal, func(r *Refusal) { *r = r.clipped(n) })
-	p.Request = edited(p.Request, func(r *Request) { r.By, r.Why = clip.Text(r.By, n), r.Why.clipped(n) })
-	p.Problem = edited(p.Problem, func(p *Problem) { *p = p.clipped(n) })
-	p.Blocked = edited(p.Blocked, func(b *Blocked) { b.Path, b.Text = clip.Text(b.Path, n), b.Text.clipped(n) })
+	p.Gate = edited(p.Gate, func(g *Gate) { g.By, g.Why = clip.Text(g.By, n), g.Why.Clipped(n) })
+	p.Attempt = edited(p.Attempt, func(a *Attempt) { a.Problem = a.Problem.Clipped(n) })
+	p.Refusal = edited(p.Refusal, func(r *Refusal) { *r = r.Clipped(n) })
+	p.Request = edited(p.Request, func(r *Request) { r.By, r.Why = clip.Text(r.By, n), r.Why.Clipped(n) })
+	p.Problem = edited(p.Problem, func(p *Problem) { *p = p.Clipped(n) })
+	p.Blocked = edited(p.Blocked, func(b *Blocked) { b.Path, b.Text = clip.Text(b.Path, n), b.Text.Clipped(n) })
 	return &c
 }
 
@@ -243,12 +243,12 @@ func edited[T any](p *T, change func(*T)) *T {
 }
 
 func (h Hold) clipped(n int) Hold {
-	h.Who, h.Why = clip.Text(h.Who, n), h.Why.clipped(n)
+	h.Who, h.Why = clip.Text(h.Who, n), h.Why.Clipped(n)
 	h.Replaced = edited(h.Replaced, func(r *Hold) { *r = r.clipped(n) })
 	return h
 }
 
-func (r Refusal) clipped(n int) Refusal {
+func (r Refusal) Clipped(n int) Refusal {
 	params := make(refusal.Params, len(r.Params))
 	for k, v := range r.Params {
 		params[k] = clip.Text(v, n)
@@ -257,4 +257,4 @@ func (r Refusal) clipped(n int) Refusal {
 	return r
 }
 
-func (p Prose) clipped(n int) Prose { return Prose(clip.Text(string(p), n)) }
+func (p Prose) Clipped(n int) Prose { return Prose(clip.Text(string(p), n)) }

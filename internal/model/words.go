@@ -1,4 +1,4 @@
-package agent
+package model
 
 import (
 	"cmp"
@@ -89,7 +89,7 @@ func (p Params) detail() Prose {
 	case p.Problem != nil:
 		return Prose(p.Problem.String())
 	case p.Blocked != nil:
-		return p.Blocked.words()
+		return p.Blocked.Words()
 	case p.Hold != nil:
 		return Prose(p.Hold.String())
 	case p.Gate != nil && p.Gate.State == GateOpen: // of a job
@@ -167,7 +167,7 @@ func (r Rung) Answer() string {
 }
 
 // words returns a sentence about the lock that forbids a run.
-func (b *Blocked) words() Prose {
+func (b *Blocked) Words() Prose {
 	switch b.Code {
 	case PuppetDisabled:
 		return Prose(with(fmt.Sprintf("Puppet is disabled on this machine (%s)", b.Path), b.Text))

@@ -1,10 +1,10 @@
-package agent
+package model
 
 import (
 	"cmp"
 	"time"
 
-	"pulley/internal/release/trust/refusal"
+	"pulley/internal/model/refusal"
 )
 
 // NodeState is a node's state in one word, for `pulley status`.
@@ -51,7 +51,7 @@ const (
 
 // Look derives a node's view from its last report (nil: none yet) and its desired state in etcd.
 func Look(s *Status, d Desired, now time.Time) View {
-	v := judge(s, d, now)
+	v := judged(s, d, now)
 	v.New = d.Host != nil && !v.Wanted.IsZero() && (s == nil || s.LastGood.IsZero())
 	if s == nil {
 		return v
@@ -68,7 +68,7 @@ func (v View) Settled() bool {
 	return v.State == Converged || v.State == Held && v.Reason == ReasonDaemon
 }
 
-func judge(s *Status, d Desired, now time.Time) View {
+func judged(s *Status, d Desired, now time.Time) View {
 	v := View{Wanted: d.Wanted()}
 	switch {
 	case s == nil:
@@ -90,7 +90,7 @@ func judge(s *Status, d Desired, now time.Time) View {
 	case retires(d.Host, s.Machine) && !s.declined(d.Host.Request):
 		v.State, v.Cause = Held, s.retirement(d.Host.Request)
 	case s.Phase == Running:
-		v.State, v.Cause = InRun, s.why()
+		v.State, v.Cause = InRun, s.Why()
 	case hold != nil && hold.Mode == Stop:
 		v.State, v.Cause = Held, Cause{ReasonStopped, Params{Hold: hold}}
 	case hold != nil:
@@ -98,10 +98,10 @@ func judge(s *Status, d Desired, now time.Time) View {
 	case s.Disabled != "":
 		v.State, v.Cause = Held, Cause{ReasonDisabled, Params{Text: s.Disabled}}
 	case s.Reason == ReasonPuppetBlocked || s.Reason == ReasonDaemon:
-		v.State, v.Cause = Held, s.why()
-	case d.job() != nil && d.turn(&State{Ran: s.Ran}) == nil:
+		v.State, v.Cause = Held, s.Why()
+	case d.JobTurn() != nil && d.Turn(&State{Ran: s.Ran}) == nil:
 		v.State, v.Cause = Held, Cause{ReasonWaits, Params{Gate: &d.Gate}}
-	case anotherMachine(d.Host, s.Machine):
+	case AnotherMachine(d.Host, s.Machine):
 		v.State, v.Cause = FailedState, Cause{ReasonOtherMachine, Params{Machine: s.Machine, Listed: d.Host.MachineID}}
 	case s.stale() && s.Refusal.Target == v.Wanted:
 		v.State, v.Cause = FailedState, s.Refusal.staleness()
@@ -115,9 +115,9 @@ func judge(s *Status, d Desired, now time.Time) View {
 	case attempt != nil && attempt.Finished > 0:
 		v.State, v.Cause = FailedState, Cause{ReasonBackoff, Params{Attempt: attempt}}
 	case s.Reason == ReasonServerAway:
-		v.State, v.Cause = FailedState, s.why()
+		v.State, v.Cause = FailedState, s.Why()
 	case attempt != nil && attempt.Target == s.LastGood && s.Outcome == Failed: // it counts afresh
-		v.State, v.Cause = FailedState, s.why()
+		v.State, v.Cause = FailedState, s.Why()
 	case v.Wanted.IsZero():
 		v.State, v.Cause = Pending, Cause{Reason: ReasonNoTarget}
 	case s.LastGood == v.Wanted && s.Enforcing == v.Wanted:
@@ -131,7 +131,7 @@ func judge(s *Status, d Desired, now time.Time) View {
 // failing reports whether the node failed, whatever it does at the moment. A run in progress proves nothing before its end.
 func (s *Status) failing(h *Host, wanted Target) bool {
 	switch a := attemptAt(s, wanted); {
-	case s.Outcome == Failed, s.Refusal != nil && s.Refusal.Target == wanted, anotherMachine(h, s.Machine):
+	case s.Outcome == Failed, s.Refusal != nil && s.Refusal.Target == wanted, AnotherMachine(h, s.Machine):
 		return true
 	case a != nil && (a.Finished > 0 || a.Started > 1):
 		return true
@@ -146,7 +146,7 @@ func (s *Status) stale() bool {
 
 // retires reports whether the reporting machine is requested to retire.
 func retires(h *Host, machine string) bool {
-	return h.Retires() && !anotherMachine(h, machine)
+	return h.Retires() && !AnotherMachine(h, machine)
 }
 
 // declined reports whether the node answered that it cannot retire, for example because runs were disabled.

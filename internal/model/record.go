@@ -1,4 +1,4 @@
-package agent
+package model
 
 import (
 	"bytes"
@@ -37,7 +37,7 @@ type storedRun struct {
 
 // encodeRun packs a run. If the run is too large, encodeRun removes log lines first, then resources, from the end, and
 // marks the record as truncated. The full report stays on the node.
-func encodeRun(r Run) (EncodedRun, error) {
+func EncodeRun(r Run) (EncodedRun, error) {
 	truncated := false
 	for {
 		b, err := pack(storedRun{V: runFormat, Truncated: truncated, Run: r})
@@ -62,7 +62,7 @@ func encodeRun(r Run) (EncodedRun, error) {
 			return EncodedRun{}, fmt.Errorf("cannot encode run %s: its bare record is larger than %d bytes", r.ID, maxRunBytes)
 		default:
 			r.Log, r.Resources, r.Durations, r.Steps = nil, nil, nil, nil
-			r.Problem = r.Problem.clipped(maxMessage)
+			r.Problem = r.Problem.Clipped(maxMessage)
 		}
 		truncated = true
 	}
@@ -115,7 +115,7 @@ func pack(value any) ([]byte, error) {
 
 // clipped returns a copy of r with every message cut to maxMessage.
 func clipped(r Run) Run {
-	r.Problem = r.Problem.clipped(4 * maxMessage)
+	r.Problem = r.Problem.Clipped(4 * maxMessage)
 	log := make([]LogLine, len(r.Log))
 	for i, l := range r.Log {
 		l.Message = clip.Text(l.Message, maxMessage)
@@ -135,7 +135,7 @@ func clipped(r Run) Run {
 	return r
 }
 
-func digest(b []byte) string {
+func Digest(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])
 }

@@ -1,4 +1,4 @@
-package agent
+package model
 
 import (
 	"encoding/json"
@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"pulley/internal/release/trust/refusal"
+	"pulley/internal/model/refusal"
 )
 
 // Generation numbers the states of an environment's live data, from 1. 0 means no live data.
