@@ -179,7 +179,7 @@ func version(name string) model.Target {
 	return model.Target{Release: name, Tree: model.Digest([]byte("tree " + name)), Data: 7, DataDigest: model.Digest([]byte("data " + name))}
 }
 
-// fakeEtcd is a fake of agent/control: Desire reads at one revision, and Admit rejects an older one.
+// fakeEtcd is a fake of internal/desired/control: Desire reads at one revision, and Admit rejects an older one.
 type fakeEtcd struct {
 	file                        string
 	calls                       []string

@@ -16,12 +16,12 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/agent/control"
 	"pulley/agent/host"
 	"pulley/agent/nodeconfig"
 	"pulley/agent/stage"
 	"pulley/agent/takeover"
 	"pulley/internal/clip"
+	"pulley/internal/desired/control"
 	"pulley/internal/model"
 	"pulley/internal/puppet"
 )

@@ -6,7 +6,7 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"pulley/agent/control"
+	"pulley/internal/desired/control"
 )
 
 // The life of one watch: a connection keeps the certificate with which it was opened. watchPause is the wait after one that failed,

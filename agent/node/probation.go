@@ -7,8 +7,8 @@ import (
 	"strings"
 
 	"pulley/agent"
-	"pulley/agent/control"
 	"pulley/agent/upgrade"
+	"pulley/internal/desired/control"
 	"pulley/internal/failpoint"
 	"pulley/internal/model"
 )

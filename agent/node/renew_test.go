@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent/control"
 	"pulley/agent/nodeconfig"
+	"pulley/internal/desired/control"
 	"pulley/internal/join"
 	"pulley/internal/model"
 	"pulley/internal/pki"

@@ -13,10 +13,10 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/agent/control"
 	"pulley/agent/stage"
 	"pulley/agent/upgrade"
 	"pulley/internal/child"
+	"pulley/internal/desired/control"
 	"pulley/internal/failpoint"
 	"pulley/internal/model"
 	"pulley/internal/release"

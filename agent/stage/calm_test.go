@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/agent/control"
+	"pulley/internal/desired/control"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/release/content"

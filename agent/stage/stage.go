@@ -15,12 +15,12 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/agent/control"
 	"pulley/agent/nodeconfig"
 	"pulley/hieradata"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/desired"
+	"pulley/internal/desired/control"
 	"pulley/internal/etcd"
 	"pulley/internal/hosts"
 	"pulley/internal/model"

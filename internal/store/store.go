@@ -13,8 +13,8 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent/control"
 	"pulley/internal/desired"
+	"pulley/internal/desired/control"
 	"pulley/internal/etcd"
 	"pulley/internal/release"
 )

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"time"
 
-	"pulley/agent/control"
 	"pulley/agent/nodeconfig"
+	"pulley/internal/desired/control"
 	"pulley/internal/firstboot"
 	"pulley/internal/join"
 	"pulley/internal/model"

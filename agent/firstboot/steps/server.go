@@ -15,11 +15,11 @@ import (
 	"time"
 
 	"pulley/agent"
-	"pulley/agent/control"
 	"pulley/agent/node"
 	"pulley/agent/nodeconfig"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
+	"pulley/internal/desired/control"
 	"pulley/internal/firstboot"
 	"pulley/internal/join"
 	"pulley/internal/puppet"

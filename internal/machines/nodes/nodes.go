@@ -9,9 +9,9 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"pulley/agent/control"
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/desired/control"
 	"pulley/internal/fleet"
 	"pulley/internal/machines"
 	"pulley/internal/model"

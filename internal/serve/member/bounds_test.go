@@ -24,7 +24,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
-	"pulley/agent/control"
+	"pulley/internal/desired/control"
 	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/serve/limits"

@@ -6,7 +6,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"pulley/agent/control"
+	"pulley/internal/desired/control"
 	"pulley/internal/pki"
 )
 

@@ -9,13 +9,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/agent"
 	"pulley/internal/desired"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 )
-
-var _ agent.Control = (*Node)(nil)
 
 // Node is the node's side: it reads the node's input in a tick and writes the node's reports.
 type Node struct{ db *etcd.DB }
@@ -138,7 +135,7 @@ func (s *Node) WatchOrders(ctx context.Context, id model.Identity, each func()) 
 }
 
 // Admit writes the status of a starting run if nothing that Desire read has changed. Otherwise it returns
-// agent.ErrChanged.
+// model.ErrChanged.
 func (s *Node) Admit(ctx context.Context, id model.Identity, d model.Desired, st model.Status) error {
 	b := etcd.If(etcd.Unchanged(d.Guards)...).Put(s.db.Keys.Env(id.Environment).Status(id.Node), st)
 	err := s.db.Commit(ctx, b)
