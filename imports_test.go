@@ -28,6 +28,7 @@ type rules struct {
 	Packages   map[string]imports
 	Restricted []restriction
 	Unlinked   map[string][]string
+	Knot       []string
 }
 
 // imports are the patterns that a package may import.
@@ -203,6 +204,44 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 			t.Errorf("imports.yaml names %s in a rule, and no package is called so", pattern)
 		}
 	}
+}
+
+// Rooms that import each other are one room for who has to change one of them: each new knot makes the next change wider.
+func TestRoomsImportDownward(t *testing.T) {
+	t.Parallel()
+	below := map[string]map[string]bool{}
+	for _, p := range packages(t) {
+		for _, to := range p.Imports {
+			to, own := strings.CutPrefix(to, module)
+			from := room(p.path())
+			if below[from] == nil {
+				below[from] = map[string]bool{}
+			}
+			if own && room(to) != from {
+				below[from][room(to)] = true
+			}
+		}
+	}
+	for middle := range below { // Warshall's closure
+		for from := range below {
+			if below[from][middle] {
+				maps.Copy(below[from], below[middle])
+			}
+		}
+	}
+	knot := slices.DeleteFunc(slices.Sorted(maps.Keys(below)), func(r string) bool { return !below[r][r] })
+	if want := readRules(t).Knot; !slices.Equal(knot, want) {
+		t.Errorf("the rooms %q import each other, and imports.yaml has %q", knot, want)
+	}
+}
+
+// room returns the folder that contains all packages of a subject.
+func room(pkg string) string {
+	parts := strings.Split(pkg, "/")
+	if len(parts) > 1 && (parts[0] == "internal" || parts[0] == "cmd") {
+		return parts[0] + "/" + parts[1]
+	}
+	return parts[0]
 }
 
 // A target of the Makefile that CI does not run would fail for a package that moved.
