@@ -11,10 +11,8 @@ import (
 	"pulley/internal/model"
 )
 
-// Limits of one node's values in etcd.
-const (
-	spooledPerTick = 5 // limits the load when a fleet reaches etcd again
-)
+// spooledPerTick limits the load when a fleet reaches etcd again: records of a tick.
+const spooledPerTick = 5
 
 // rolloutHeartbeat is the longest time between two reports of a node that fulfilled its assignment: after its settle time, the rollout waits for
 // a report. After settleReports, a heartbeat is soon enough: a rollout can take days, and all its nodes keep their assignments.

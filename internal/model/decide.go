@@ -101,7 +101,7 @@ func (d Decision) Calm(on Desired) bool {
 	return open && d.Hold == nil && d.Blocked.Reason == "" && (d.Reason == ReasonUpToDate || d.Reason == ReasonNotEnforced || d.Reason == ReasonDue || d.Reason == ReasonHosts)
 }
 
-// gaps are the waits after the first, second, … attempt at one target; later ones are the enforce interval.
+// Gaps are the waits after the first, second, … attempt at one target; later ones are the enforce interval.
 var Gaps = []time.Duration{time.Minute, 2 * time.Minute, 5 * time.Minute, 10 * time.Minute, 30 * time.Minute}
 
 // refusalGap is the wait after a refusal. It is shorter than cron's five minutes: each tick checks again, because no
@@ -114,7 +114,7 @@ const (
 	EnforceDaemon = "daemon" // a daemon of Puppet's own runs on the machine
 )
 
-// awayGap is the wait after no Puppet server answered. A try is one connection: each tick of cron tries again.
+// AwayGap is the wait after no Puppet server answered. A try is one connection: each tick of cron tries again.
 const AwayGap = 20 * time.Second
 
 type ladder struct {
@@ -393,7 +393,7 @@ func (l *ladder) fail(q Question, c Cause) {
 	l.dec.Ladder = append(l.dec.Ladder, Rung{Question: q, Reason: c.Reason, Params: c.Params})
 }
 
-// anotherMachine reports whether the host list names another machine than this one. An unknown id on either side does
+// AnotherMachine reports whether the host list names another machine than this one. An unknown id on either side does
 // not count.
 func AnotherMachine(h *Host, machine string) bool {
 	return h.MachineID != "" && machine != "" && h.MachineID != machine
@@ -505,7 +505,7 @@ func (d Desired) Assignment() *Assignment {
 	return a
 }
 
-// jobTurn returns the assignment of a job that counts for the node, or nil. A job that nothing advances has ended: a lease ends its key.
+// JobTurn returns the assignment of a job that counts for the node, or nil. A job that nothing advances has ended: a lease ends its key.
 func (d Desired) JobTurn() *Assignment {
 	if a := d.Assignment(); a != nil && a.Kind != AssignTake && d.Job != nil && d.Job.ID == a.Rollout {
 		return a
@@ -513,7 +513,7 @@ func (d Desired) JobTurn() *Assignment {
 	return nil
 }
 
-// turn returns the assignment of a job that orders a run which the node has not answered, or nil.
+// Turn returns the assignment of a job that orders a run which the node has not answered, or nil.
 func (d Desired) Turn(s *State) *Assignment {
 	if a := d.JobTurn(); a != nil && (a.Kind == AssignRun || a.Kind == AssignNoop) && (s.Ran == nil || s.Ran.ID != a.ID) {
 		return a

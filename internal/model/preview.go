@@ -56,7 +56,7 @@ const (
 	maxParts        = 50   // properties or messages of a resource
 )
 
-// previewOrder returns the order that concerns this machine, or nil.
+// PreviewOrder returns the order that concerns this machine, or nil.
 func (d Desired) PreviewOrder(machine string) *PreviewOrder {
 	o := d.Preview
 	if o == nil || d.Host == nil || AnotherMachine(d.Host, machine) || o.Machine != "" && machine != "" && o.Machine != machine {
@@ -74,7 +74,7 @@ type storedPreview struct {
 // previewFormat is the version of answers that this package writes. It reads no newer one.
 const previewFormat = 1
 
-// encodePreview packs an answer. If it is too large, diffs are removed first, then changes, from the end.
+// EncodePreview packs an answer. If it is too large, diffs are removed first, then changes, from the end.
 func EncodePreview(p Preview) ([]byte, error) {
 	p = p.clipped()
 	for diffs := len(p.Changes); ; {

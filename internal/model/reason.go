@@ -212,13 +212,13 @@ type Problem struct {
 	Times   int           `json:"times,omitempty"` // in a row; 0 for once
 }
 
-// clipped returns p with at most n bytes of each text.
+// Clipped returns p with at most n bytes of each text.
 func (p Problem) Clipped(n int) Problem {
 	p.Text, p.Damage = p.Text.Clipped(n), p.Damage.Clipped(n)
 	return p
 }
 
-// clipped returns a copy of c with at most n bytes of each text.
+// Clipped returns a copy of c with at most n bytes of each text.
 func (c Cause) Clipped(n int) *Cause {
 	p := &c.Params
 	p.Text = p.Text.Clipped(n)
@@ -248,6 +248,7 @@ func (h Hold) clipped(n int) Hold {
 	return h
 }
 
+// Clipped returns r with at most n bytes of each text.
 func (r Refusal) Clipped(n int) Refusal {
 	params := make(refusal.Params, len(r.Params))
 	for k, v := range r.Params {
@@ -257,4 +258,5 @@ func (r Refusal) Clipped(n int) Refusal {
 	return r
 }
 
+// Clipped returns p in at most n bytes. See clip.Text.
 func (p Prose) Clipped(n int) Prose { return Prose(clip.Text(string(p), n)) }

@@ -35,7 +35,7 @@ type storedRun struct {
 	Run
 }
 
-// encodeRun packs a run. If the run is too large, encodeRun removes log lines first, then resources, from the end, and
+// EncodeRun packs a run. If the run is too large, encodeRun removes log lines first, then resources, from the end, and
 // marks the record as truncated. The full report stays on the node.
 func EncodeRun(r Run) (EncodedRun, error) {
 	truncated := false
@@ -135,6 +135,7 @@ func clipped(r Run) Run {
 	return r
 }
 
+// Digest returns the SHA-256 of b as 64 hex digits.
 func Digest(b []byte) string {
 	sum := sha256.Sum256(b)
 	return hex.EncodeToString(sum[:])

@@ -8,15 +8,15 @@ import (
 	"pulley/internal/clip"
 )
 
-const MaxStatusBytes = 10 << 8 // of a status, as JSON: a converged node needs a fifth, a node between targets all of it
+// Limits of one node's values in etcd.
+const (
+	MaxStatusBytes  = 10 << 8  // of a status, as JSON: a converged node needs a fifth, a node between targets all of it
+	MaxRunsBytes    = 64 << 10 // of a node's run records together
+	MaxRunsKept     = 20       // their number
+	MaxDetailInHead = 240      // of a text in a status
+)
 
-const MaxRunsBytes = 64 << 10 // of a node's run records together
-
-const MaxRunsKept = 20 // their number
-
-const MaxDetailInHead = 240
-
-// main returns why the node does not take its target, else the cause of its action.
+// Main returns why the node does not take its target, else the cause of its action.
 func (d Decision) Main() Cause {
 	if d.Blocked.Reason != "" {
 		return d.Blocked
@@ -24,7 +24,7 @@ func (d Decision) Main() Cause {
 	return d.Cause
 }
 
-// without returns the parameters of c that no other field of the status contains.
+// Without returns the parameters of c that no other field of the status contains.
 func (s Status) Without(c Cause) Params {
 	p := c.Params
 	p.Hold, p.Refusal, p.Next = nil, nil, time.Time{}
@@ -40,7 +40,7 @@ func (s Status) Without(c Cause) Params {
 	return p
 }
 
-// why returns the status's reason with all parameters.
+// Why returns the status's reason with all parameters.
 func (s *Status) Why() Cause {
 	c := s.Cause
 	switch c.Reason {
@@ -60,7 +60,7 @@ func (s *Status) Why() Cause {
 	return c
 }
 
-// fit shortens the texts of a status until it fits. Names and targets stay complete.
+// Fit shortens the texts of a status until it fits. Names and targets stay complete.
 func Fit(s Status) Status {
 	for _, limit := range []int{120, 60, 20, 3} { // in JSON, one byte can take six
 		if b, err := json.Marshal(s); err == nil && len(b) <= MaxStatusBytes {
@@ -86,7 +86,7 @@ func Fit(s Status) Status {
 	return s
 }
 
-// remember adds runs to those in etcd, and returns the runs that exceed the node's limits.
+// Remember adds runs to those in etcd, and returns the runs that exceed the node's limits.
 func (r *Reported) Remember(runs []EncodedRun) (drop []string) {
 	for _, run := range runs {
 		// After a power cut the spool may contain a record that etcd has already.

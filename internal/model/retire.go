@@ -8,10 +8,10 @@ const (
 	maxRequestID = 64  // a longer id does not fit into the answer: the request is ignored
 )
 
-// known reports whether etcd gave a readable answer.
+// Known reports whether etcd gave a readable answer.
 func (d Desired) Known() bool { return d.Unreachable == "" && d.Unreadable == "" }
 
-// asked returns the request to this machine, or nil. known is false when the request is unknown: etcd does not answer,
+// Asked returns the request to this machine, or nil. known is false when the request is unknown: etcd does not answer,
 // or it contains no entry of this machine.
 func (o Observed) Asked(d Desired) (r *Request, known bool) {
 	if !d.Known() || d.Host == nil || AnotherMachine(d.Host, o.Machine) {
@@ -23,7 +23,7 @@ func (o Observed) Asked(d Desired) (r *Request, known bool) {
 	return nil, true
 }
 
-// unanswered returns the request that the node has not answered yet, or nil.
+// Unanswered returns the request that the node has not answered yet, or nil.
 func (o Observed) Unanswered(d Desired) *Request {
 	if r, _ := o.Asked(d); r != nil && (o.State.Answer == nil || o.State.Answer.ID != r.ID) {
 		return r
@@ -31,7 +31,7 @@ func (o Observed) Unanswered(d Desired) *Request {
 	return nil
 }
 
-// pending returns the unanswered request of this kind, or nil.
+// Pending returns the unanswered request of this kind, or nil.
 func (o Observed) Pending(d Desired, kind RequestKind) *Request {
 	if r := o.Unanswered(d); r != nil && r.Do == kind {
 		return r
@@ -114,12 +114,12 @@ func (s *State) has() Target {
 	return s.LastGood
 }
 
-// settle records the result of a request. A node whose retirement is confirmed retires, whatever the answer is.
+// Settle records the result of a request. A node whose retirement is confirmed retires, whatever the answer is.
 func (s *State) Settle(id string, p Problem) {
 	s.Answer = &Answer{ID: id, Problem: p.Clipped(MaxAnswer)}
 }
 
-// unknown returns the problem of a request that this agent does not support, or zero.
+// Unknown returns the problem of a request that this agent does not support, or zero.
 func (r *Request) Unknown() Problem {
 	if r.Do == RequestRun || r.Do == RequestNoop || r.Do == RequestRetire {
 		return Problem{}

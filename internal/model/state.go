@@ -71,7 +71,7 @@ type HostView struct {
 	Watch   Watch         `json:"watch,omitzero"`
 }
 
-// stateFormat is the version of state.json that this agent writes; it reads no newer one.
+// StateFormat is the version of state.json that this agent writes; it reads no newer one.
 const StateFormat = 1
 
 // Reported is the content that this node last wrote to etcd. It may be lost: the next tick then writes to etcd again.
@@ -96,7 +96,7 @@ type RunRef struct {
 	Bytes int    `json:"bytes"`
 }
 
-// attempt returns the count of attempts at t, or nil when there was none since the last success.
+// Attempt returns the count of attempts at t, or nil when there was none since the last success.
 func (s *State) Attempt(t Target) *Attempt {
 	for i := range s.Attempts {
 		if s.Attempts[i].Target == t {
@@ -111,7 +111,7 @@ func (s *State) GoodSince(then time.Time) bool {
 	return !s.LastGood.IsZero() && s.Enforcing == s.LastGood && s.OpenRun == "" && s.Outcome != Failed && s.RanAt.After(then)
 }
 
-// keepAttempts deletes what is known of targets that are neither wanted nor enforced, and reports whether it deleted
+// KeepAttempts deletes what is known of targets that are neither wanted nor enforced, and reports whether it deleted
 // any. Attempts at the wanted target outlive runs that enforce another one.
 func (s *State) KeepAttempts(wanted Target) (forgot bool) {
 	kept := slices.DeleteFunc(slices.Clone(s.Attempts), func(a Attempt) bool {
@@ -123,13 +123,13 @@ func (s *State) KeepAttempts(wanted Target) (forgot bool) {
 	return forgot
 }
 
-// refuse records the refusal of t.
+// Refuse records the refusal of t.
 func (s *State) Refuse(t Target, why *refusal.Error, now time.Time) {
 	r := Refusal{Target: t, Error: *why, At: now.UTC().Truncate(time.Second)}.Clipped(MaxDetailInHead)
 	s.Refusal = &r
 }
 
-// keepRefusal deletes the refusal of a target that is in place or no longer wanted. It reports whether it deleted one.
+// KeepRefusal deletes the refusal of a target that is in place or no longer wanted. It reports whether it deleted one.
 func (s *State) KeepRefusal(wanted Target) (forgot bool) {
 	if s.Refusal == nil || s.Refusal.Target == wanted && wanted != s.Enforcing {
 		return false
@@ -138,7 +138,7 @@ func (s *State) KeepRefusal(wanted Target) (forgot bool) {
 	return true
 }
 
-// leave records that no Puppet server answered for t.
+// Leave records that no Puppet server answered for t.
 func (s *State) Leave(t Target, why Problem, now time.Time) {
 	now = now.UTC().Truncate(time.Second)
 	a := Away{Target: t, Problem: why.Clipped(160), Since: now, At: now}
@@ -148,7 +148,7 @@ func (s *State) Leave(t Target, why Problem, now time.Time) {
 	s.Away = append(slices.DeleteFunc(slices.Clone(s.Away), func(a Away) bool { return a.Target == t || a.Target != s.Enforcing }), a)
 }
 
-// away returns the record that no Puppet server answered for t, or nil.
+// AwayFrom returns the record that no Puppet server answered for t, or nil.
 func (s *State) AwayFrom(t Target) *Away {
 	for i := range s.Away {
 		if s.Away[i].Target == t {
@@ -158,12 +158,12 @@ func (s *State) AwayFrom(t Target) *Away {
 	return nil
 }
 
-// returned records that the Puppet server of t answers again.
+// Returned records that the Puppet server of t answers again.
 func (s *State) Returned(t Target) {
 	s.Away = slices.DeleteFunc(slices.Clone(s.Away), func(a Away) bool { return a.Target == t })
 }
 
-// begin opens a run at t. It answers the turn of a job, or a request; both may be nil.
+// Begin opens a run at t. It answers the turn of a job, or a request; both may be nil.
 func (s *State) Begin(run string, t Target, now time.Time, afresh bool, turn *Assignment, r *Request) {
 	if afresh {
 		s.forgive(t)
@@ -185,7 +185,7 @@ func (s *State) Begin(run string, t Target, now time.Time, afresh bool, turn *As
 	}
 }
 
-// succeed ends the open run. The run's target becomes the last good one.
+// Succeed ends the open run. The run's target becomes the last good one.
 func (s *State) Succeed(r Run, dataDigest string, now time.Time) {
 	if s.LastGood.Tree != r.Target.Tree {
 		s.PreviousGood = s.LastGood
@@ -198,7 +198,7 @@ func (s *State) Succeed(r Run, dataDigest string, now time.Time) {
 	s.close(r.ID, r.Outcome, Problem{})
 }
 
-// endure ends the open run of a target that was applied but cannot be verified without etcd. The node enforces the
+// Endure ends the open run of a target that was applied but cannot be verified without etcd. The node enforces the
 // target, and the last good one does not change.
 func (s *State) Endure(r Run, now time.Time) {
 	s.RanAt, s.Unclassified, s.NoopPending = now, r.Unclassified, r.Counts.Pending
@@ -207,7 +207,7 @@ func (s *State) Endure(r Run, now time.Time) {
 	s.close(r.ID, r.Outcome, Problem{})
 }
 
-// fail ends the open run. When it left the machine untouched, the node enforces the target from before it. A run that found no
+// Fail ends the open run. When it left the machine untouched, the node enforces the target from before it. A run that found no
 // Puppet server counts as none.
 func (s *State) Fail(r Run, now time.Time) {
 	if r.Problem.Code == PuppetServerAway {
@@ -227,7 +227,7 @@ func (s *State) Fail(r Run, now time.Time) {
 	s.close(r.ID, Failed, r.Problem)
 }
 
-// forget removes an open run in which Puppet never started.
+// Forget removes an open run in which Puppet never started.
 func (s *State) Forget() {
 	if a := s.Attempt(s.Enforcing); a != nil && a.Open {
 		a.Started--
@@ -275,7 +275,7 @@ func (h *HostView) Apply(seen Seen) {
 	h.Applied = seen.Digest
 }
 
-// shows records the newest file. With another hosts.alive, the node watches anew.
+// Shows records the newest file. With another hosts.alive, the node watches anew.
 func (h *HostView) Shows(seen Seen) {
 	h.Shown, h.Settle, h.Again = seen.Digest, seen.Settle, seen.Again
 	if seen.Alive != h.Watch.Alive {

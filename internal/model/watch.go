@@ -2,7 +2,7 @@ package model
 
 import "time"
 
-// signs is how often a node gives a sign of life within hosts.alive, and how often the nodes that see it look for signs.
+// Signs is how often a node gives a sign of life within hosts.alive, and how often the nodes that see it look for signs.
 const Signs = 4
 
 // looks without a new sign are one quarter more than hosts.alive: a node may report for a quarter after its last sign.
@@ -25,7 +25,7 @@ func (w Watch) Since(alive time.Duration) int64 {
 	return w.Looks[0]
 }
 
-// due reports whether it is time for a look. A clock that was set back makes one due.
+// Due reports whether it is time for a look. A clock that was set back makes one due.
 func (w Watch) Due(now time.Time) bool { return w.Alive > 0 && Elapsed(w.At, now, w.Alive/Signs) }
 
 // read returns the watch after a read at a revision, which is a look if one is due.
@@ -44,7 +44,7 @@ func (w Watch) Read(now time.Time, revision int64) Watch {
 	return w
 }
 
-// elapsed reports whether a time passed since then, also by a clock that was set back.
+// Elapsed reports whether a time passed since then, also by a clock that was set back.
 func Elapsed(then, now time.Time, d time.Duration) bool {
 	passed := now.Sub(then)
 	return passed < 0 || passed >= d

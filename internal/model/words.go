@@ -166,7 +166,7 @@ func (r Rung) Answer() string {
 	return "yes"
 }
 
-// words returns a sentence about the lock that forbids a run.
+// Words returns a sentence about the lock that forbids a run.
 func (b *Blocked) Words() Prose {
 	switch b.Code {
 	case PuppetDisabled:
