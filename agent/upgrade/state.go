@@ -40,8 +40,8 @@ type State struct {
 // Installed is the agent that is in place.
 type Installed struct {
 	Program
-	Try   int64  `json:"try,omitempty"`   // see agent.AgentChoice
-	Order string `json:"order,omitempty"` // see agent.AgentChoice: a rollout installed it, and the node may return from it
+	Try   int64  `json:"try,omitempty"`   // see model.AgentChoice
+	Order string `json:"order,omitempty"` // see model.AgentChoice: a rollout installed it, and the node may return from it
 	File  string `json:"file"`            // size and time of the compared file; a changed file is compared again
 }
 

@@ -150,7 +150,7 @@ func Look(f store.FleetState, ref model.Ref, sel Selection, now time.Time) Statu
 // firstNodes is the number of nodes that a summary names for each role and state.
 const firstNodes = 4
 
-// countRoles counts nodes by role and state: roles in order of their names, states in the order of agent.NodeStates.
+// countRoles counts nodes by role and state: roles in order of their names, states in the order of model.NodeStates.
 func countRoles(nodes []Node) []RoleCounts {
 	counts := map[string]map[model.NodeState]*RoleCounts{}
 	for _, n := range nodes {

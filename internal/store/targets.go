@@ -122,7 +122,7 @@ type Desires struct {
 	revisions    map[string]int64 // of each target's key
 }
 
-// Silence is how long a node may report nothing; 0: agent.DefaultSilence.
+// Silence is how long a node may report nothing; 0: model.DefaultSilence.
 func (d Desires) Silence() time.Duration { return time.Duration(d.demands.Silence) }
 
 // For returns the targets of one node.
