@@ -206,7 +206,7 @@ func TestPackagesImportOnlyWhatTheyMay(t *testing.T) {
 	}
 }
 
-// Rooms that import each other are one room for who has to change one of them: each new knot makes the next change wider.
+// Who changes a room has to know the rooms that it imports: rooms that import each other cannot be changed alone.
 func TestRoomsImportDownward(t *testing.T) {
 	t.Parallel()
 	below := map[string]map[string]bool{}

@@ -149,6 +149,14 @@ func (d *Disk) LoadReported() (model.Reported, error) {
 // SaveReported writes the last report to etcd without a flush: its loss costs one more report.
 func (d *Disk) SaveReported(r model.Reported) error { return d.save(reportedFile, r, false) }
 
+// ForgetReported makes the next tick of the node with this state folder report everything, as to an etcd that lost it.
+func ForgetReported(dir string) error {
+	if err := os.Remove(filepath.Join(dir, reportedFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
 // Disabled returns the operator's reason for disabling the agent on this machine, or why it waits for a first boot; "" means enabled.
 func (d *Disk) Disabled() (model.Prose, error) {
 	for _, f := range []struct {

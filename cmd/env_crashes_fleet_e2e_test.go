@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
-	etcdclient "go.etcd.io/etcd/client/v3"
-	"go.uber.org/zap"
+	etcdclient "go.etcd.io/etcd/client/v3" // for writes that Pulley never makes
+	"go.uber.org/zap"                      // required by etcd's client
 
 	"pulley/internal/model"
 )

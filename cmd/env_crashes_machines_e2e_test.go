@@ -15,7 +15,7 @@ import (
 	"sync"
 	"time"
 
-	etcdclient "go.etcd.io/etcd/client/v3"
+	etcdclient "go.etcd.io/etcd/client/v3" // for writes that Pulley never makes
 
 	"pulley/internal/facts"
 	"pulley/internal/machines"

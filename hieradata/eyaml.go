@@ -70,6 +70,16 @@ func (e *Eyaml) add(options *yaml.Node) {
 // Files returns all paths, private keys first.
 func (e Eyaml) Files() []string { return slices.Concat(e.PrivateKeys, e.PublicKeys) }
 
+// OnNodes returns the paths where somebody has to put keys; ok is false if all keys come to the nodes as a secret.
+func (e Eyaml) OnNodes() (files []string, ok bool) {
+	for _, file := range e.Files() {
+		if !LivePath(file) && !slices.Contains(files, file) {
+			files = append(files, file)
+		}
+	}
+	return files, e.Used && (files != nil || len(e.Files()) == 0)
+}
+
 // encrypted matches a value that hiera-eyaml encrypted: ENC[PKCS7,…], ENC[GPG,…].
 var encrypted = pattern.Lazy(`\bENC\[(?:[A-Z0-9]+,)?[A-Za-z0-9+/=\s]+\]`)
 

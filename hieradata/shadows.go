@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"gopkg.in/yaml.v3"
+
+	"pulley/internal/pattern"
 )
 
 // Place is the position in a release that defines a key.
@@ -425,6 +427,25 @@ func (c hieraConfig) locations(base string) []location {
 		}
 	}
 	return out
+}
+
+// livePath matches the node's folder of live data in hiera.yaml. The fact does not work as a datadir: Puppet prepends the release's folder
+// before it expands interpolations (seen with Puppet 7.23).
+var livePath = pattern.Lazy(`%\{\s*(::)?facts\.pulley\.data\s*\}/`)
+
+// LivePath reports whether a path in hiera.yaml is in the node's folder of live data.
+func LivePath(path string) bool { return livePath().MatchString(path) }
+
+// NamesLiveData reports whether a level of a hiera.yaml reads a file of live data. Keys that its options name are no data. Of a file that
+// Puppet cannot use, any mention counts.
+func NamesLiveData(hiera []byte) bool {
+	c, err := parseHieraConfig(hiera)
+	if err != nil {
+		return livePath().Match(hiera)
+	}
+	return slices.ContainsFunc(slices.Concat(c.Hierarchy, c.DefaultHierarchy), func(l hieraLevel) bool {
+		return slices.ContainsFunc(slices.Concat(l.Paths, l.Globs, l.MappedPaths, []string{l.Path, l.Glob}), LivePath)
+	})
 }
 
 // OutsideFolders returns the folders outside of the release that a hiera.yaml of version 5 reads, in its order.

@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -14,9 +16,8 @@ import (
 	"unicode"
 
 	"pulley/internal/bounded"
-	"pulley/internal/puppet"
-
 	"pulley/internal/pattern"
+	"pulley/internal/puppet"
 )
 
 // Findings are the units, crontab lines, scripts and processes that run Puppet on this machine without Pulley.
@@ -243,21 +244,32 @@ func (m *Machine) called(ctx context.Context, command string, listed listing) (s
 	return m.calledBy(ctx, command, map[string]bool{}, listed)
 }
 
-// listing are the names in each folder of a search: most words of a script name nothing in most folders.
+// listing has the names in each folder of a search: most words of a script name nothing in most folders. A folder with nil names may have
+// anything.
 type listing map[string]map[string]bool
 
-// names returns the names in a folder: none if it cannot be read.
-func (m *Machine) names(l listing, folder string) map[string]bool {
+// mostNames limits the names of a folder that are read.
+const mostNames = 20_000
+
+// mayHave reports whether a folder may have a file of this name.
+func (m *Machine) mayHave(l listing, folder, name string) bool {
 	names, known := l[folder]
 	if !known {
-		entries, _ := os.ReadDir(m.path(folder))
-		names = make(map[string]bool, len(entries))
-		for _, e := range entries {
-			names[e.Name()] = true
+		if f, err := os.Open(m.path(folder)); err == nil {
+			all, err := f.Readdirnames(mostNames)
+			_ = f.Close()
+			if (err == nil || errors.Is(err, io.EOF)) && len(all) < mostNames {
+				names = make(map[string]bool, len(all))
+				for _, n := range all {
+					names[n] = true
+				}
+			}
+		} else if errors.Is(err, fs.ErrNotExist) {
+			names = map[string]bool{}
 		}
 		l[folder] = names
 	}
-	return names
+	return names == nil || names[name]
 }
 
 func (m *Machine) calledBy(ctx context.Context, command string, seen map[string]bool, listed listing) (script, subcommand string) {
@@ -292,7 +304,7 @@ func (m *Machine) calledBy(ctx context.Context, command string, seen map[string]
 	for _, f := range local {
 		first, _, _ := strings.Cut(filepath.Clean(f.path), "/")
 		for _, folder := range folders {
-			if m.names(listed, folder)[first] {
+			if m.mayHave(listed, folder, first) {
 				files = append(files, calledFile{filepath.Join(folder, f.path), f.read})
 			}
 		}

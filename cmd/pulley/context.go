@@ -391,6 +391,7 @@ Without NAME, set changes the current context, or creates the first one. A new c
 				return err
 			}
 			fmt.Fprintf(o.env.Stdout, "context %s is written to %s\n", name, path)
+			o.warnOfVariables()
 			return nil
 		},
 	}

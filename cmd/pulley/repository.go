@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -98,11 +100,15 @@ func (v validateOptions) run(c *cobra.Command, dir string) error {
 	if v.strict {
 		report = report.Strict()
 	}
+	parsed := parsedBy(puppet, v.noPuppet)
+	if _, err := os.Lstat(filepath.Join(dir, "Puppetfile")); err == nil && resolver == source.Unresolved {
+		parsed += "; modules of the Puppetfile not checked: give --puppetfile auto"
+	}
 	if v.github {
 		fmt.Fprint(v.env.Stdout, report.GitHub())
-		v.showCounts(report, parsedBy(puppet, v.noPuppet))
+		v.showCounts(report, parsed)
 	} else {
-		err = v.out.Print(v.env, report, func(*cli.Table) error { v.show(report, dir, parsedBy(puppet, v.noPuppet)); return nil })
+		err = v.out.Print(v.env, report, func(*cli.Table) error { v.show(report, dir, parsed); return nil })
 	}
 	if err == nil && report.Errors() > 0 {
 		err = &cli.SilentError{Code: cli.ExitFailed}

@@ -236,7 +236,7 @@ func TestRolloutWaitsForAnOperator(t *testing.T) {
 		{rollout.Wait{Code: rollout.WaitPlace, Node: "web2"}, false, ""},
 		{rollout.Wait{Code: rollout.WaitPlace, Node: "web2", Overdue: []string{"web2"}}, true, "rollout skip web2"},
 		{rollout.Wait{Code: rollout.WaitGate, Stop: &rollout.Stop{Code: rollout.StopPlace, Node: "web2"}}, true, "rollout skip web2 -e dev`), then `pulley rollout resume"},
-		{rollout.Wait{Code: rollout.WaitNodes, Nodes: []string{"web3"}, Overdue: []string{"web1"}}, false, "explain web3 -e dev` says what web3 does, and `pulley rollout skip web3"},
+		{rollout.Wait{Code: rollout.WaitNodes, Nodes: []string{"web3"}, Overdue: []string{"web1"}}, false, "explain NODE -e dev` shows what the node waits for, and `pulley rollout skip NODE"},
 	} {
 		r := Rollout{Kind: rollout.Take, State: RolloutAdvancing, Wait: &c.wait}
 		if c.wait.Stop != nil {

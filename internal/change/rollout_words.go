@@ -139,8 +139,8 @@ func (r Rollout) WaysOut(ref model.Ref) (ways []string) {
 	case r.Wait == nil:
 	case r.Wait.Code == rollout.WaitAnswers && slices.ContainsFunc(r.Wait.Blocking(), func(gate string) bool { return r.Wait.Answers[gate].Code == rollout.GateUndefined }):
 		ways = append(ways, "to define it: a file of `pulley serve --gates`, on the machine of each serve")
-	case r.Wait.Code == rollout.WaitNodes && len(r.Wait.Nodes) > 0:
-		ways = append(ways, fmt.Sprintf("if it takes too long: `pulley explain %[1]s -e %[2]s` says what %[1]s does, and `pulley rollout skip %[1]s -e %[2]s` leaves it out", r.Wait.Nodes[0], ref))
+	case r.Wait.Code == rollout.WaitNodes:
+		ways = append(ways, fmt.Sprintf("where a node takes too long: `pulley explain NODE -e %[1]s` shows what the node waits for, and `pulley rollout skip NODE -e %[1]s` leaves the node out", ref))
 	case r.Wait.Code == rollout.WaitApproval:
 		ways = append(ways, fmt.Sprintf("to continue: `pulley rollout approve -e %s`", ref))
 	case r.Wait.Code == rollout.WaitPlace && len(r.Wait.Overdue) > 0:

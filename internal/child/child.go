@@ -78,7 +78,10 @@ type Child struct {
 	Process
 	command Command
 	cmd     *exec.Cmd
-	mark    string        // the variable of its environment; "" if processes may stay
+	mark    string // the variable of its environment; "" if processes may stay
+
+	attributes *syscall.SysProcAttr
+
 	reading sync.Mutex    // held while signals are sent, and while the status is read
 	ended   chan struct{} // closed when it has ended, before its status is read
 }
@@ -86,19 +89,14 @@ type Child struct {
 // Start starts the program. The caller must call Wait.
 func (c Command) Start() (*Child, error) {
 	private()
-	cmd := exec.Command(c.Path, c.Args...)
-	p := &Child{command: c, cmd: cmd, ended: make(chan struct{})}
-	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = c.Dir, c.Stdin, c.Stdout, c.Stderr, c.Files
-	cmd.Env = slices.Concat([]string{}, c.Env) // nil would be this process's
-	cmd.WaitDelay = restDeadline
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: !c.Terminal}
+	p := &Child{command: c, ended: make(chan struct{}), attributes: &syscall.SysProcAttr{Setsid: !c.Terminal}}
 	if c.Left == EndAll && !c.Terminal {
 		p.mark = leftover + rand.Text()
-		cmd.Env = append(cmd.Env, p.mark)
 	}
 	if c.Bound {
-		bind(cmd.SysProcAttr)
+		bind(p.attributes)
 	}
+	p.cmd = p.build()
 	started := make(chan error, 1)
 	go p.follow(started)
 	if err := <-started; err != nil {
@@ -126,7 +124,7 @@ func (p *Child) follow(started chan<- error) {
 	if p.command.ReadOnly == "" {
 		defer runtime.UnlockOSThread()
 	} else { // the thread ends with this goroutine; its mount namespace stays with the program
-		err = protect(p.cmd.SysProcAttr, p.command.ReadOnly)
+		err = protect(p.attributes, p.command.ReadOnly)
 	}
 	if err == nil {
 		err = explained(p.cmd.Path, p.start())
@@ -146,6 +144,19 @@ func (p *Child) follow(started chan<- error) {
 	}
 }
 
+// build returns the program as os/exec starts it, once.
+func (p *Child) build() *exec.Cmd {
+	c := p.command
+	cmd := exec.Command(c.Path, c.Args...)
+	cmd.Dir, cmd.Stdin, cmd.Stdout, cmd.Stderr, cmd.ExtraFiles = c.Dir, c.Stdin, c.Stdout, c.Stderr, c.Files
+	cmd.Env = slices.Concat([]string{}, c.Env) // nil would be this process's
+	if p.mark != "" {
+		cmd.Env = append(cmd.Env, p.mark)
+	}
+	cmd.WaitDelay, cmd.SysProcAttr = restDeadline, p.attributes
+	return cmd
+}
+
 // start starts the program, and waits if its file is open for writing: a child that another goroutine starts meanwhile holds the
 // descriptor until it runs its own program. See https://github.com/golang/go/issues/22315.
 func (p *Child) start() error {
@@ -154,10 +165,7 @@ func (p *Child) start() error {
 		if !errors.Is(err, syscall.ETXTBSY) || time.Now().After(end) {
 			return err
 		}
-		again := exec.Command(p.command.Path, p.command.Args...) // one cannot be started twice
-		again.Dir, again.Stdin, again.Stdout, again.Stderr, again.ExtraFiles = p.cmd.Dir, p.cmd.Stdin, p.cmd.Stdout, p.cmd.Stderr, p.cmd.ExtraFiles
-		again.Env, again.WaitDelay, again.SysProcAttr = p.cmd.Env, p.cmd.WaitDelay, p.cmd.SysProcAttr
-		p.cmd = again
+		p.cmd = p.build()
 	}
 }
 

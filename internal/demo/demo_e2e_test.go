@@ -61,7 +61,7 @@ func TestDemoLeavesNothingHoweverItEnds(t *testing.T) {
 		{"killed as etcd starts", "pulley serve", syscall.SIGKILL, false},
 		{"killed as machines boot", "userdata compute1", syscall.SIGKILL, false},
 		{"killed while Puppet runs", puppet, syscall.SIGKILL, false},
-		{"killed while a release is fetched", "$ pulley promote 1.0.0", syscall.SIGKILL, false},
+		{"interrupted while Puppet runs", puppet, syscall.SIGINT, false},
 		{"interrupted twice", puppet, syscall.SIGINT, true},
 		{"its terminal closed", "pulley publish", syscall.SIGHUP, false},
 	} {

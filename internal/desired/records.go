@@ -1,5 +1,5 @@
 // Package desired reads what is wanted of nodes: choices of the agent, demands of environments, the host list, generations of live data
-// and rollback permits. It must never decide: package agent does on a node, and the operators' side for them.
+// and rollback permits. It must never decide: model.Decide does on a node, and the operators' side for them.
 package desired
 
 import (

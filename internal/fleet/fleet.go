@@ -266,8 +266,9 @@ type Explanation struct {
 	Rollout     string          `json:"rollout,omitempty"`    // its place in the rollout in progress, for people
 	FirstBoot   *FirstBoot      `json:"first_boot,omitempty"` // as in Node; set by the caller
 
-	Environment string `json:"-"`
-	Made        bool   `json:"-"` // the environment's provider made its machine
+	Environment string    `json:"-"`
+	Made        bool      `json:"-"` // the environment's provider made its machine
+	Next        time.Time `json:"-"` // end of the wait of the decision; zero: no wait
 
 	View model.View `json:"-"`
 }
@@ -279,16 +280,24 @@ type WholeStatus model.Status
 func Explain(f store.FleetState, ref model.Ref, node string, now time.Time) Explanation {
 	n := lookAt(f, node, "", now)
 	last := model.Status{Node: node, Settings: model.DefaultSettings()}
-	made := f.Spec != nil && f.Spec.Driver() != environments.DriverNone
-	x := Explanation{Environment: ref.String(), Made: made, Node: node, State: n.State, Why: n.Cause, View: n.View}
+	x := Explanation{Environment: ref.String(), Made: made(f.Spec, node), Node: node, State: n.State, Why: n.Cause, View: n.View}
 	if st, ok := f.Statuses[node]; ok {
 		last, x.Status = st, (*WholeStatus)(&st)
 	}
 	id := model.Identity{Node: node, Role: n.Role, Environment: ref.String(), PuppetEnvironment: ref.Environment}
 	desired := f.Desired(n.Role, node)
 	d := model.Decide(last.Observed(id), desired, now)
-	x.Desired, x.Has, x.Action, x.Cause, x.Ladder = desired.Wanted(), last.LastGood, d.Action, d.Cause, d.Ladder
+	x.Desired, x.Has, x.Action, x.Cause, x.Ladder, x.Next = desired.Wanted(), last.LastGood, d.Action, d.Cause, d.Ladder, d.Next
 	return x
+}
+
+// made reports whether the provider of an environment makes the machine of a node: not those of members.
+func made(e *environments.Environment, node string) bool {
+	if e == nil || e.Driver() == environments.DriverNone {
+		return false
+	}
+	role, called := e.RoleOf(node)
+	return called && !slices.Contains(role.Members, node)
 }
 
 // CompareNatural compares names of nodes by role, stack and number. Any other name counts as a role: without one key for

@@ -385,7 +385,15 @@ func TestExplainOfSilentNodePredictsNothing(t *testing.T) {
 	f := state(t)
 	f.Statuses["compute2"] = reported("compute2", one, time.Hour)
 	text := Explain(f, dev, "compute2", now).Words(now)
-	if strings.Contains(text, "next tick: take") || !strings.Contains(text, "next tick: none is expected from a silent node") || !strings.Contains(text, "the node itself does not answer") {
+	if strings.Contains(text, "next tick: take") || !strings.Contains(text, "next tick: none is expected from a silent node") || !strings.Contains(text, "the node itself does not answer") ||
+		!strings.Contains(text, "`pulley-agent status`") || strings.Contains(text, "env plan") {
 		t.Error(text)
+	}
+	f.Spec = &environments.Environment{Name: "dev", Provider: environments.Provider{Driver: environments.DriverLocal}, Roles: []environments.Role{{Name: "compute", Cardinality: 2, Members: []string{"old"}}}}
+	f.Statuses["old"] = reported("old", one, time.Hour)
+	for node, made := range map[string]bool{"compute2": true, "old": false} {
+		if text := Explain(f, dev, node, now).Words(now); strings.Contains(text, "env plan") != made {
+			t.Errorf("%s:\n%s", node, text)
+		}
 	}
 }

@@ -315,12 +315,15 @@ func (x Explanation) Words(now time.Time) string {
 	why := x.Cause
 	why.Params.Attempt = nil // the list above has its problem
 	if silent {
-		cli.Cleanf(&b, "\nnext tick: none is expected from a silent node; if it runs again: %s, because %s\nrun `pulley-agent run` on the machine: it names what keeps it from reporting\n", x.Action, why.Sentence())
+		cli.Cleanf(&b, "\nnext tick: none is expected from a silent node; if it runs again: %s, because %s\non the machine, `pulley-agent status` says whether cron starts the agent, and `pulley-agent run` what keeps it from reporting\n", x.Action, why.Sentence())
 		if x.Made {
-			fmt.Fprintf(&b, "`pulley env plan` with the file of %s says whether its machine exists\n", x.Environment)
+			fmt.Fprintf(&b, "`pulley env plan` with the file of %s shows whether its machine exists\n", x.Environment)
 		}
 	} else {
 		cli.Cleanf(&b, "\nnext tick: %s, because %s\n", x.Action, why.Sentence())
+	}
+	if !silent && x.Cause.Reason == model.ReasonRefused && !x.Next.IsZero() {
+		fmt.Fprintf(&b, "the node checks the target again after %s; at once: `pulley-agent run --force` on the machine\n", x.Next.UTC().Format(time.RFC3339))
 	}
 	if x.Why.Reason == model.ReasonLockedOut {
 		fmt.Fprintln(&b, JoinAgain(x.Environment, x.Node))

@@ -1,5 +1,5 @@
-// Package model has what all of Pulley names: nodes, environments and their stacks, and the problems of such names. It must never read
-// a file, etcd or the network.
+// Package model has what all of Pulley speaks of: names of nodes and environments, targets, statuses and runs, a node's own state, what
+// a tick does with it (Decide), and the codes of reasons with their sentences. It must never read a file, a clock, etcd or the network.
 package model
 
 import (
@@ -44,7 +44,7 @@ func Cannot(verb, object string, flaw *Error) error {
 // Quoted returns s quoted for a message, cut to a length that does not flood the terminal.
 func Quoted(s string) string { return strconv.Quote(clip.Text(s, 70)) }
 
-// The sentinel errors that a Control's errors wrap.
+// The sentinel errors that errors of agent.Control wrap.
 var (
 	ErrUnreachable = errors.New("etcd is unreachable")
 	ErrClock       = errors.New("a clock contradicts a certificate") // always together with ErrUnreachable

@@ -125,7 +125,7 @@ func (p Preview) clipped() Preview {
 	return p
 }
 
-// DecodePreview unpacks the output of encodePreview. It never reads more than 1 MiB and never panics.
+// DecodePreview unpacks the output of EncodePreview. It never reads more than 1 MiB and never panics.
 func DecodePreview(b []byte) (Preview, error) {
 	var s storedPreview
 	err := unpack(b, &s)

@@ -35,7 +35,7 @@ type storedRun struct {
 	Run
 }
 
-// EncodeRun packs a run. If the run is too large, encodeRun removes log lines first, then resources, from the end, and
+// EncodeRun packs a run. If the run is too large, EncodeRun removes log lines first, then resources, from the end, and
 // marks the record as truncated. The full report stays on the node.
 func EncodeRun(r Run) (EncodedRun, error) {
 	truncated := false
@@ -68,7 +68,7 @@ func EncodeRun(r Run) (EncodedRun, error) {
 	}
 }
 
-// DecodeRun unpacks the output of encodeRun. It never reads more than 1 MiB and never panics.
+// DecodeRun unpacks the output of EncodeRun. It never reads more than 1 MiB and never panics.
 func DecodeRun(b []byte) (r Run, truncated bool, err error) {
 	var s storedRun
 	err = unpack(b, &s)

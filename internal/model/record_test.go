@@ -14,8 +14,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// ynoise returns incompressible text, like the hashes and addresses in Puppet's messages.
-func ynoise(seed uint64, n int) string {
+// noise returns incompressible text, like the hashes and addresses in Puppet's messages.
+func noise(seed uint64, n int) string {
 	r := rand.New(rand.NewPCG(seed, 1))
 	b := make([]byte, n)
 	for i := range b {
@@ -60,20 +60,20 @@ func TestRunRecordIsBounded(t *testing.T) {
 		r := sampleRun()
 		seed := rapid.Uint64().Draw(t, "seed")
 		size := rapid.SampledFrom([]int{0, 10, 1000, 200_000})
-		r.Problem = Problem{Code: CatalogRefused, Text: Prose(ynoise(seed, size.Draw(t, "problem")))}
+		r.Problem = Problem{Code: CatalogRefused, Text: Prose(noise(seed, size.Draw(t, "problem")))}
 		for i := range rapid.IntRange(0, 800).Draw(t, "resources") {
-			r.Resources = append(r.Resources, ResourceEvent{Resource: ynoise(seed+uint64(i), 60), Status: "failed", Messages: []string{ynoise(seed, 90)}})
+			r.Resources = append(r.Resources, ResourceEvent{Resource: noise(seed+uint64(i), 60), Status: "failed", Messages: []string{noise(seed, 90)}})
 		}
 		for i := range rapid.IntRange(0, 800).Draw(t, "log") {
-			r.Log = append(r.Log, LogLine{Level: "err", Message: ynoise(seed+uint64(i), 120)})
+			r.Log = append(r.Log, LogLine{Level: "err", Message: noise(seed+uint64(i), 120)})
 		}
 		for i := range rapid.IntRange(0, 300).Draw(t, "durations") {
-			r.Durations[ynoise(uint64(i), 40)] = time.Second
+			r.Durations[noise(uint64(i), 40)] = time.Second
 		}
 		if len(r.Log) > 1 {
-			r.Log[1].Message = ynoise(seed, size.Draw(t, "one line"))
+			r.Log[1].Message = noise(seed, size.Draw(t, "one line"))
 		}
-		r.Resources[0].Messages = append(r.Resources[0].Messages, ynoise(seed, size.Draw(t, "one message")), "\x00<&>")
+		r.Resources[0].Messages = append(r.Resources[0].Messages, noise(seed, size.Draw(t, "one message")), "\x00<&>")
 		whole, err := json.Marshal(r)
 		if err != nil {
 			t.Fatal(err)
@@ -102,8 +102,8 @@ func TestRunRecordIsBounded(t *testing.T) {
 func TestTruncatedRunKeepsFirstResources(t *testing.T) {
 	r := sampleRun()
 	for i := range 500 {
-		r.Log = append(r.Log, LogLine{Level: "notice", Message: ynoise(uint64(i), 200)})
-		r.Resources = append(r.Resources, ResourceEvent{Resource: ynoise(uint64(i), 60), Status: "changed"})
+		r.Log = append(r.Log, LogLine{Level: "notice", Message: noise(uint64(i), 200)})
+		r.Resources = append(r.Resources, ResourceEvent{Resource: noise(uint64(i), 60), Status: "changed"})
 	}
 	e, err := EncodeRun(r)
 	if err != nil {
@@ -194,7 +194,7 @@ func TestRecordSentTwiceCountsOnce(t *testing.T) {
 func TestDiffsGiveWayInRecords(t *testing.T) {
 	r := Run{ID: "1", Node: "web1"}
 	for i := range 100 {
-		r.Resources = append(r.Resources, ResourceEvent{Resource: fmt.Sprintf("File[/%d]", i), Status: "changed", Diff: ynoise(uint64(i), 4<<10)})
+		r.Resources = append(r.Resources, ResourceEvent{Resource: fmt.Sprintf("File[/%d]", i), Status: "changed", Diff: noise(uint64(i), 4<<10)})
 		r.Log = append(r.Log, LogLine{Level: "notice", Message: fmt.Sprint("line ", i)})
 	}
 	e, err := EncodeRun(r)

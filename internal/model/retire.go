@@ -69,7 +69,7 @@ func (l *ladder) retire() bool {
 		l.stop(AskHooks, Cause{ReasonRetire, Params{Request: r}})
 	default:
 		l.pass(AskHooks, Cause{Reason: ReasonRetire})
-		l.end(Retire, Cause{ReasonRetire, Params{Request: r}}, l.o.State.has())
+		l.end(Retire, Cause{ReasonRetire, Params{Request: r}}, l.o.State.inPlace())
 	}
 	return true
 }
@@ -106,8 +106,8 @@ func (s *State) Retirement() Retirement {
 	return RetireDone
 }
 
-// has returns the release that this node has: the last good one, else the one that is partly applied.
-func (s *State) has() Target {
+// inPlace returns the target on this node: the last good one, else the one that is partly applied.
+func (s *State) inPlace() Target {
 	if s.LastGood.IsZero() {
 		return s.Enforcing
 	}

@@ -28,7 +28,7 @@ func (w Watch) Since(alive time.Duration) int64 {
 // Due reports whether it is time for a look. A clock that was set back makes one due.
 func (w Watch) Due(now time.Time) bool { return w.Alive > 0 && Elapsed(w.At, now, w.Alive/Signs) }
 
-// read returns the watch after a read at a revision, which is a look if one is due.
+// Read returns the watch after a read at a revision, which is a look if one is due.
 func (w Watch) Read(now time.Time, revision int64) Watch {
 	if revision < w.Looks[looks-1] { // etcd was restored from a backup
 		w.Looks = [looks]int64{}

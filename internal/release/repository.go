@@ -9,9 +9,10 @@ import (
 
 // Repository returns the name of the repository of a release: what follows + in its version. It is "" for a repository without a name.
 // Each named repository has versions of its own.
-func (r Release) Repository() string { return repositoryOf(r.Version) }
+func (r Release) Repository() string { return RepositoryOf(r.Version) }
 
-func repositoryOf(version string) string {
+// RepositoryOf returns the name of the repository in a version.
+func RepositoryOf(version string) string {
 	_, name, _ := strings.Cut(version, "+")
 	return name
 }

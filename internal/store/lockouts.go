@@ -13,6 +13,9 @@ import (
 	"pulley/internal/pki"
 )
 
+// lockoutNoted limits the writes for a machine that asks again and again.
+const lockoutNoted = 4 * time.Minute
+
 // NoteLockout records that etcd refused a certificate of this fleet, issued at a time, because it has no user of its name. It records nothing
 // of a node that the environment does not expect, of one that was removed after that time, and of the former machine of a node.
 func (s *Identities) NoteLockout(ctx context.Context, name pki.Name, issued, now time.Time) error {
@@ -50,7 +53,9 @@ func (s *Identities) noteLockout(ctx context.Context, ref model.Ref, name pki.Na
 	}
 	l := model.Lockout{Node: node, User: name.String(), First: now, Last: now}
 	if old != nil && old.User == l.User {
-		l.First = old.First
+		if l.First = old.First; now.Sub(old.Last) < lockoutNoted {
+			return nil
+		}
 	}
 	return s.db.Commit(ctx, etcd.If(etcd.Unchanged(guards)...).Put(k.Lockout(node), l))
 }

@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"pulley/agent"
 	"pulley/agent/nodeconfig"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
@@ -83,6 +84,10 @@ func (b *member) join(ctx context.Context) error {
 		return err
 	}
 	if err := identity.Save(nodeconfig.Under(b.Root).IdentityFile()); err != nil {
+		return err
+	}
+	// A node that joins again may find an etcd that was restored, and knows nothing of its reports.
+	if err := agent.ForgetReported(b.stateDir()); err != nil {
 		return err
 	}
 	failpoint.Here(firstboot.JoinKept)

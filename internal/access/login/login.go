@@ -1,4 +1,5 @@
-// Package login gets and renews the identity of an operator, with a token or by the identity itself.
+// Package login gets the identity of an operator with a token, and renews it. It must never send a token to a server that is not the
+// pinned one, or replace the identity of another operator.
 package login
 
 import (

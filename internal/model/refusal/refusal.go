@@ -1,5 +1,5 @@
 // Package refusal owns the codes with which trust refuses a record or a target, and renders their sentences. It imports
-// no other package of Pulley, so package agent can render a stored refusal. It must never decide whether a record is
+// no other package of Pulley, so package model can render a stored refusal. It must never decide whether a record is
 // valid.
 package refusal
 

@@ -176,8 +176,8 @@ func (r *reading) steps(a *Adoption, findings []Finding) []Step {
 	} else if n, _ := own(TrustedUnsupplied); n > 0 {
 		add("trusted", n, nil)
 	}
-	if needs := r.eyaml(); needs.Used {
-		add("eyaml_keys", 1, needs.Files())
+	if keys, needed := r.eyaml().OnNodes(); needed {
+		add("eyaml_keys", 1, keys)
 	}
 	n, names := own(serverRules...)
 	add("server_features", n, names)

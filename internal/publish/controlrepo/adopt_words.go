@@ -22,7 +22,7 @@ var stepWords = map[string]string{
 	"code_directory":   "Run `pulley validate $dir/NAME --adopt` for each of $count: $names. The release of an environment is made from its folder.",
 	"errors":           "Correct $count ($names). Until then `pulley publish` refuses the folder. --no-validate publishes it anyway, and the nodes that read these files fail.",
 	"private_keys":     "Replace $count in the repository: every reader of etcd can read a release. $names",
-	"puppetfile":       "Install r10k or g10k where you publish: `pulley publish` resolves the Puppetfile.",
+	"puppetfile":       "Install r10k or g10k where you publish: `pulley publish` resolves the Puppetfile, and `pulley validate $dir --puppetfile auto` checks its modules, too.",
 	"classification":   "Decide where the nodes get their classes: docs/classification.md maps external node classifiers, node groups and Hiera.",
 	"data_outside":     "Change $count of hiera.yaml: nodes do not have these folders. `pulley publish --overlay` joins a private source.",
 	"environment_file": "Write $names. A draft is below.",

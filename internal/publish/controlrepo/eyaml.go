@@ -17,8 +17,8 @@ func (r *reading) checkEyaml() {
 		if path.Base(name) != "hiera.yaml" {
 			continue
 		}
-		if needs := hieradata.ReadEyaml(r.files[name]); needs.Used {
-			r.add(finding(EyamlKeys, name, 0, 0, strings.Join(needs.Files(), ", ")))
+		if keys, needed := hieradata.ReadEyaml(r.files[name]).OnNodes(); needed {
+			r.add(finding(EyamlKeys, name, 0, 0, strings.Join(keys, ", ")))
 		}
 	}
 	for name, functions := range r.data {

@@ -25,6 +25,9 @@ class Puppet::Application::Pulley_validate < Puppet::Application
 
   def parse(files)
     judge = self
+    # Puppet takes the place of a definition from the modulepath, which is not set here: modules could bring code.
+    checker = Puppet::Pops::Validation::Checker4_0
+    checker.define_method(:namespace_for_file) { |path| files.dig(path, 'namespace') || checker::NO_NAMESPACE }
     Puppet::Pops::Parser::EvaluatingParser.singleton.define_singleton_method(:parse_file) do |path|
       super(path).tap { |model| judge.send(:guard, files[path]) { judge.send(:manifest, model, files[path]['site']) } if files[path] && files[path]['names'] }
     end

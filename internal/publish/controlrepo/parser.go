@@ -144,7 +144,11 @@ func (r *reading) askPuppet(ctx context.Context, dir string, manifests []string)
 	}
 	files := PuppetFiles{}
 	for _, name := range manifests {
-		files.Manifests = append(files.Manifests, PuppetFile{File: name, Names: r.isNodeCode(name), Site: r.isSite(name)})
+		f := PuppetFile{File: name, Names: r.isNodeCode(name), Site: r.isSite(name)}
+		if _, _, inModule := r.layout.module(name); inModule && f.Names && !f.Site {
+			f.Namespace = strings.ToLower(r.layout.autoloaded(name))
+		}
+		files.Manifests = append(files.Manifests, f)
 	}
 	read := map[string]bool{}
 	for _, name := range slices.Sorted(maps.Keys(r.files)) {

@@ -46,6 +46,8 @@ type PuppetFile struct {
 	JSON   bool   `json:"json,omitempty"`
 	Names  bool   `json:"names,omitempty"` // what it names is reported
 	Site   bool   `json:"site,omitempty"`  // every run reads it
+
+	Namespace string `json:"namespace,omitempty"` // of a manifest in a module: what the names that it defines begin with
 }
 
 // Options configure Validate.

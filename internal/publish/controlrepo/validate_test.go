@@ -113,6 +113,11 @@ func TestValidateFinds(t *testing.T) {
 		"data that eyaml encrypted": {
 			map[string]string{"hiera.yaml": "version: 5\ndefaults: {lookup_key: eyaml_lookup_key, options: {pkcs7_private_key: /k/private.pem, pkcs7_public_key: /k/public.pem}}\nhierarchy: [{name: a, path: a.yaml}, {name: b, data_hash: yaml_data, path: b.yaml}]\n", "data/a.yaml": "a: ENC[PKCS7,MIIB]\n"},
 			[]string{"hiera.yaml: warning: nodes need hiera-eyaml and the keys that hiera.yaml names: /k/private.pem, /k/public.pem [eyaml_keys]"}},
+		"keys that come as a secret": {
+			map[string]string{"hiera.yaml": "version: 5\nhierarchy:\n- {name: a, lookup_key: eyaml_lookup_key, path: a.yaml, options: {pkcs7_private_key: '%{facts.pulley.data}/eyaml.pem', pkcs7_public_key: '%{facts.pulley.data}/eyaml.pem'}}\n", "data/a.yaml": "a: ENC[PKCS7,MIIB]\n"}, nil},
+		"live data in the hierarchy, and only keys there": {
+			map[string]string{"pulley.yaml": "live_data: hierarchy\n", "hiera.yaml": "version: 5\nhierarchy:\n- {name: a, lookup_key: eyaml_lookup_key, path: a.yaml, options: {pkcs7_private_key: '%{facts.pulley.data}/eyaml.pem'}}\n"},
+			[]string{"pulley.yaml: error: live_data is hierarchy, but"}},
 		"data that nothing decrypts": {
 			map[string]string{"hieradata/common.yaml": "a: 1\nb: >\n  ENC[PKCS7,MIIB\n  abcd]\nc: 'ENC[' \n", "hiera.yaml": "version: 5\nhierarchy: [{name: a, datadir: hieradata, path: common.yaml}]\n"},
 			[]string{"hieradata/common.yaml:3: warning: Hiera does not decrypt this value"}},

@@ -135,10 +135,6 @@ func checkNode(file string, n *yaml.Node) []Finding {
 	return out
 }
 
-// livePath matches a path in hiera.yaml to the node's folder of live data. The fact does not work as a datadir: Puppet
-// prepends the release's folder before it expands interpolations (seen with Puppet 7.23).
-var livePath = regexp.MustCompile(`%\{(::)?facts\.pulley\.data\}/`)
-
 // checkSettings checks pulley.yaml, which may be missing (data is nil), and compares hiera.yaml with it.
 func checkSettings(data, hiera []byte) ([]Finding, puppet.ReleaseSettings) {
 	s, err := puppet.ParseReleaseSettings(data) // the same parser as on nodes
@@ -149,7 +145,7 @@ func checkSettings(data, hiera []byte) ([]Finding, puppet.ReleaseSettings) {
 		return []Finding{yamlFinding(Settings, settingsFile, errors.New("yaml: puppet_environment names the environment of a reference release, "+
 			"which `pulley publish --puppet-environment` makes"))}, s
 	}
-	names := livePath.Match(hiera)
+	names := hieradata.NamesLiveData(hiera)
 	switch {
 	case s.LiveData == puppet.LiveDataInHierarchy && !names:
 		return []Finding{finding(LiveDataUnused, settingsFile, 0, 0, "")}, s

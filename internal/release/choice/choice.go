@@ -1,4 +1,5 @@
-// Package choice decides which release an environment takes for a version or a constraint that an operator wishes.
+// Package choice decides which release an environment takes for a version or a constraint that an operator wishes. It must never write, and
+// never let a constraint reach a node.
 package choice
 
 import (
@@ -16,7 +17,7 @@ import (
 	"pulley/internal/release"
 )
 
-// Taker is what takes a release. It takes releases of its own repository, which is that of the releases that it has.
+// Taker is what takes a release. It takes releases of its own repository, which is the repository of the releases in its targets.
 type Taker struct {
 	Environment string
 	Has         []release.Release // its targets
@@ -45,7 +46,7 @@ func (t Taker) refuses(r release.Release) string {
 
 // named returns the version in the taker's own repository that an exact version without a repository means.
 func (t Taker) named(version string) string {
-	if !strings.Contains(version, "+") && !t.Foreign {
+	if release.RepositoryOf(version) == "" && !t.Foreign {
 		for _, r := range t.Has {
 			if name := r.Repository(); name != "" {
 				return version + "+" + name

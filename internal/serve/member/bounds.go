@@ -45,7 +45,7 @@ const headersAtMost = 16 << 10
 const leasesBurst, leasesASecond = 300, 1
 
 // Looks at whether a refused node has a user: each may be a write of serve.
-const deniedBurst, deniedASecond = 2, 1. / 300
+const deniedBurst, deniedASecond = 2, 1. / 30
 
 // rootRole is etcd's own role of administrators.
 const rootRole = "root"

@@ -58,8 +58,7 @@ var variants = []string{
 	"a message and no class", "a class", "external nodes by default", "trusted extensions that nobody supplies",
 	"config_version needs the git folder", "no config_version", "wrong report processors of the release",
 	"a Puppet with a postrun_command that fails", "a Puppet that runs noop unasked", "core types",
-	"services of a machine that replaced no agent", "no bucket where the release has secrets", "stray output before a good run",
-	"core types with a modulepath", "dependency cycle",
+	"services of a machine that replaced no agent", "stray output before a good run",
 }
 
 // printed returns one of Puppet's settings.

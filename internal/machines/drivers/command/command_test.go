@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -25,11 +24,7 @@ var testMark = machines.Mark{Owner: "o", Fleet: "dev@t42"}
 func script(t *testing.T, text string, change ...func(*Config)) *Provider {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "provider")
-	// A child that another test forks while the file is open for writing would make its start fail with ETXTBSY.
-	syscall.ForkLock.RLock()
-	err := os.WriteFile(file, []byte("#!/bin/sh\n"+text+"\n"), 0o700)
-	syscall.ForkLock.RUnlock()
-	if err != nil {
+	if err := os.WriteFile(file, []byte("#!/bin/sh\n"+text+"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	c := Config{Command: []string{file}, Mark: testMark, Environ: os.Environ()}
