@@ -58,7 +58,7 @@ func TestRealPuppetJudges(t *testing.T) {
 		"modules/thirdparty/data/x.yaml":  "{}\n",
 		"modules/other/hiera.yaml":        "version: 5\nhierarchy: [{name: x, path: x.yaml}]\n",
 		"modules/other/data/x.yaml":       "other::x: 2024-01-01\n1: v\n",
-		"modules/other/manifests/init.pp": "class other { }\n", "manifests/y.pp": "node y { include other }\n",
+		"modules/other/manifests/init.pp": "class other { }\nclass elsewhere { }\n", "manifests/y.pp": "node y { include other }\n",
 	}), Options{Puppet: PuppetValidator("puppet"), Complete: true, Vendored: func(name string) bool { return strings.HasPrefix(name, "modules/hieradata/") }})
 	if err != nil {
 		t.Fatal(err)
@@ -75,6 +75,7 @@ func TestRealPuppetJudges(t *testing.T) {
 		"hieradata/a.yaml:2:1: warning: the runs of the nodes that look up the key fail: lookup_options of a: Unknown merge strategy: 'deeep'",
 		"hieradata/b.json: error: Hiera cannot parse a data file: ",
 		"modules/hieradata/data/e.yaml: warning: the data file is not a mapping: Puppet 7 ignores it, and Puppet 8 fails: its type is Array",
+		"modules/other/manifests/init.pp:2:1: error: Puppet cannot parse a manifest that nodes read: Unacceptable location. The name 'elsewhere' is unacceptable in file ",
 		"modules/other/data/x.yaml:1:11: error: Hiera cannot parse a data file: Tried to load unspecified class: Date",
 		"modules/thirdparty/hiera.yaml:2: warning: the file does not parse; no code or data of this repository names it, or its module is vendored: entry 'hierarchy' index 0 unrecognized key 'backend'",
 	} {
