@@ -121,7 +121,7 @@ func removals(ctx context.Context, s *store.Store, ref model.Ref, f *store.Fleet
 
 // JoinAgain is the remedy for a node that was removed from the fleet.
 func JoinAgain(env, node string) string {
-	return fmt.Sprintf("for its machine to join again: `pulley token create --node %s -e %s`, then `pulley-agent bootstrap` on the machine", node, env)
+	return fmt.Sprintf("for its machine to join again: `pulley token create --node %s -e %s`, then `pulley-agent bootstrap --token TOKEN` on the machine", node, env)
 }
 
 // Count reads an environment in numbers, with one read of everything that its nodes wrote. Its memory does not grow with their reports.

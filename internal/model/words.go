@@ -21,7 +21,7 @@ var reasonWords = map[Reason]string{
 	ReasonClock:         "a clock is wrong; the node keeps enforcing its target",
 	ReasonUnreachable:   "etcd is unreachable; the node keeps enforcing its target",
 	ReasonUnreadable:    "etcd has a value that this agent cannot read; the node keeps enforcing its target",
-	ReasonUnregistered:  "the node is not on the host list: run `pulley-agent bootstrap` on it, or `pulley nodes add {node} -e ENVIRONMENT`",
+	ReasonUnregistered:  "the node is not on the host list: `pulley nodes add {node} -e ENVIRONMENT` adds it; in a fleet with certificates, run `pulley-agent bootstrap --token TOKEN` on it, with a token of `pulley token create --node {node} -e ENVIRONMENT`",
 	ReasonRemoved:       "the node was removed from the fleet",
 	ReasonOtherMachine: "another machine has this node's name; the node keeps enforcing its target: " +
 		"the host list has machine {listed}, this is machine {machine}",

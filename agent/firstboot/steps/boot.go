@@ -63,10 +63,10 @@ type boot struct {
 	plan        firstboot.Plan     // of the machine, overridden by the flags
 	planned     bool               // the machine has a plan: the first boot resumes after a reboot
 	digest      string             // of the plan without its token
-	tokenDigest string             // of the token in the plan; "" without one
+	tokenDigest string             // of the token of the plan, a flag or PULLEY_TOKEN; "" without one
 	self        *nodeconfig.Config // configuration of this node, once it was read
 	named       bool               // self can be read: before a join the node is unknown
-	again       bool               // the plan of a finished first boot got another token
+	again       bool               // a finished first boot got another token
 }
 
 // Run does the remaining steps of this machine's first boot.

@@ -48,8 +48,8 @@ func (b *boot) readPlan() error {
 		return nil
 	}
 	b.plan, b.planned = plan, true
-	if plan.Token != "" {
-		sum := sha256.Sum256([]byte(plan.Token))
+	if token := cmp.Or(b.Given.Token, plan.Token, b.Env.Getenv("PULLEY_TOKEN")); token != "" {
+		sum := sha256.Sum256([]byte(token))
 		b.tokenDigest = hex.EncodeToString(sum[:])
 	}
 	// The old token comes back with old userdata, unless the node left since. A new token is an operator's request that
@@ -64,10 +64,10 @@ func (b *boot) hasIdentity() bool {
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// definesNode reports whether the command line defines the future node.
+// definesNode reports whether the command line defines the future node. A token alone repeats the join of the plan.
 func (b *boot) definesNode() bool {
 	return b.Node != "" || b.Role != "" || b.Environment.Name != "" || len(b.Connection.Endpoints) > 0 || len(b.Given.Servers) > 0 ||
-		b.Given.Token != "" || b.Overwrite || b.NoCron || b.Given.Schedule != ""
+		b.Overwrite || b.NoCron || b.Given.Schedule != ""
 }
 
 // planDigest returns the digest of a plan without its token: an expired token is replaced.

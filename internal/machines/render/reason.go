@@ -80,7 +80,7 @@ var sentences = map[machines.Code]string{
 	machines.StateUnknown:    "the provider does not know the state of its machine",
 	machines.OffHostListNote: "it was removed from the host list: `pulley env apply $env --replace $node` makes a new machine, `pulley nodes add $node -e $env` adds it again; to delete its machine, apply a file that does not call for the node",
 	machines.LockedOutNote: "it was removed from the host list: `pulley env apply $env --replace $node` makes a new machine; for this one to join again, create a token, " +
-		"`pulley token create -e $env --node $node`, and run `pulley-agent bootstrap` there; to delete its machine, apply a file that does not call for the node",
+		"`pulley token create -e $env --node $node`, and run `pulley-agent bootstrap --token TOKEN` there; to delete its machine, apply a file that does not call for the node",
 	machines.ListedLater:     "the provider does not list its machine yet: apply again in a while",
 	machines.ReportsUnlisted: "the provider has no machine of it, and the node still reports: nothing is done until it is silent or off the host list",
 
