@@ -96,7 +96,8 @@ func newNodesAdd(o *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				if err := nodes.MayAdd(ctx, s.Identities, ref, h.Node); err != nil {
+				todo, err := nodes.MayAdd(ctx, s, ref, h.Node)
+				if err != nil {
 					return err
 				}
 				h.At, h.By = o.env.Now().UTC(), o.env.User
@@ -104,6 +105,9 @@ func newNodesAdd(o *options) *cobra.Command {
 					return err
 				}
 				fmt.Fprintf(o.env.Stdout, "added %s to the host list of %s, role %s\n", h.Node, ref, h.Role)
+				if todo != "" {
+					fmt.Fprintln(o.env.Stderr, todo)
+				}
 				return nil
 			})
 		},

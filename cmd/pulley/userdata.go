@@ -55,7 +55,7 @@ func newUserdata(o *options) *cobra.Command {
 
 With --servers the machine joins at these servers and gets a certificate of its own. --ca verifies the servers; --token or
 --new-token authorizes the join. With --new-token and without --servers, missing settings come from the userdata of the
-environment, except scripts and steps. Without both, the machine uses etcd at --endpoints, and does not join.
+environment, except scripts and steps, and the servers from your context. Without both, the machine uses etcd at --endpoints, and does not join.
 
 With --allowed-signers the machine accepts, from its first run on, only releases and data that one of them signed. Without,
 it verifies no signatures.`,
@@ -166,8 +166,8 @@ func (u *userdataOptions) name(ref model.Ref, args []string) (model.Ref, error) 
 	return ref, nil
 }
 
-// addStored adds the settings of the stored environment for a machine that gets a new token, unless flags set the
-// servers. It skips scripts and steps, because an existing machine has its own.
+// addStored adds the settings of the stored environment, and the servers of the context, for a machine that gets a new token, unless flags
+// set the servers. It skips scripts and steps, because an existing machine has its own.
 func (u *userdataOptions) addStored(c *cobra.Command, ref model.Ref) error {
 	if !u.newToken || len(u.plan.Servers) > 0 {
 		return nil
@@ -184,6 +184,9 @@ func (u *userdataOptions) addStored(c *cobra.Command, ref model.Ref) error {
 		stored := e.UserdataOf(r)
 		stored.Pre, stored.Post, stored.Steps, stored.Endpoints = nil, nil, nil, nil
 		u.plan.Settings = u.plan.Settings.Over(stored)
+		if len(u.plan.Servers) == 0 {
+			u.plan.Servers = u.servers()
+		}
 		return nil
 	})
 }

@@ -99,6 +99,7 @@ type RolloutNode struct {
 	Node  string               `json:"node"`
 	State RolloutNodeState     `json:"state"`
 	Since time.Time            `json:"since,omitzero"` // of a node in progress
+	Heard time.Time            `json:"heard,omitzero"` // last report of an ordered node that reported nothing since
 	Code  rollout.FailureCode  `json:"code,omitempty"`
 	Cause rollout.UnreadyCause `json:"cause,omitempty"` // of a failed node that could not begin
 	Skip  rollout.SkipCode     `json:"skip,omitempty"`
@@ -430,11 +431,23 @@ func lookAtRollout(ctx context.Context, s *store.Store, ref model.Ref, id string
 	if c.State.Phase != rollout.Advancing || c.Gate.Rollout != c.Plan.ID {
 		return r, c, nil
 	}
+	heard := map[string]time.Time{}
 	step, _, err := rollout.Decide(c.Plan, c.State, now, func(needs rollout.Needs) (rollout.Observed, error) {
-		return s.Campaigns.Observe(ctx, ref, c, needs, now)
+		o, err := s.Campaigns.Observe(ctx, ref, c, needs, now)
+		for node, n := range o.Nodes {
+			if n.Status != nil {
+				heard[node] = n.Status.SeenAt
+			}
+		}
+		return o, err
 	})
 	if err != nil {
 		return r, c, err
+	}
+	for i, m := range r.Members {
+		if at := heard[m.Node]; m.State == RolloutNodeState(rollout.Ordered) && at.Before(m.Since) {
+			r.Members[i].Heard = at
+		}
 	}
 	r.Wait = &step.Wait
 	if !step.Empty() {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"pulley/internal/fleet"
 	"pulley/internal/model"
@@ -151,9 +152,14 @@ func (r Rollout) WaysOut(ref model.Ref) (ways []string) {
 	return ways
 }
 
-// Words is the cause for which a node failed or was left out.
+// Words is the cause for which a node failed, was left out, or may keep the rollout waiting.
 func (n RolloutNode) Words() string {
 	switch n.State {
+	case RolloutNodeState(rollout.Ordered):
+		if n.Heard.IsZero() {
+			return ""
+		}
+		return "no report since its order; the last one was at " + n.Heard.UTC().Format(time.RFC3339)
 	case NodeSkipped:
 		return n.Skip.Words()
 	case NodeAgain:

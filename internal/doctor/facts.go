@@ -106,6 +106,8 @@ type environment struct {
 	signers    map[string][]string // listed nodes that check them, by the digest of their signers
 	wanted     map[string]bool     // nodes that the spec calls for
 	nodes      []fleet.Node        // all that are known, by name
+	lockedOut  []string            // nodes of the environment whose machines etcd refuses
+	uncalled   []string            // the same of names that the spec does not call for and that are not registered
 	secrets    []change.Secret
 	secretsErr error
 	unrotated  map[string]int64 // removed nodes that decrypt later secrets, by the role of these
@@ -271,6 +273,18 @@ func (e *environment) compare(ctx context.Context, st *store.Store, now time.Tim
 		e.nodes = fleet.Look(f, e.ref, fleet.Selection{}, now).Nodes
 		if st := f.Desires.Statement; st != nil && !st.Off {
 			e.stated, e.ends = st.At, st.Until
+		}
+		e.lockedOut, e.uncalled = nil, nil
+		for node := range sorted(f.Lockouts) {
+			_, listed := f.Hosts[node]
+			_, called := e.spec.RoleOf(node)
+			switch {
+			case f.LockedOut(node) == nil:
+			case listed || called:
+				e.lockedOut = append(e.lockedOut, node)
+			default:
+				e.uncalled = append(e.uncalled, node)
+			}
 		}
 		e.unchecked, e.signers = nil, map[string][]string{}
 		for node, st := range sorted(f.Statuses) {

@@ -120,13 +120,18 @@ func nodes(f *facts) (all []Finding) {
 			found := Finding{Code: nodesFail, Severity: Problem, Environment: env, Params: Params{
 				Version: t.Release, Count: int64(t.Count), Count2: hosts, Nodes: t.Nodes[:min(len(t.Nodes), someOf)], Text: model.Prose(t.Text),
 			}}
-			switch {
-			case t.Cause == string(model.ReasonLockedOut):
-				found.Code = nodesLockedOut
-			case t.Silent:
+			if t.Silent {
 				found.Code, found.Severity = nodesSilent, Warning
 			}
-			all = append(all, found)
+			if t.Cause != string(model.ReasonLockedOut) { // below, with those that never reported
+				all = append(all, found)
+			}
+		}
+		if n := len(e.lockedOut); n > 0 {
+			all = append(all, Finding{Code: nodesLockedOut, Severity: Problem, Environment: env, Params: Params{Nodes: e.lockedOut[:min(n, someOf)], Count: int64(n)}})
+		}
+		if n := len(e.uncalled); n > 0 {
+			all = append(all, Finding{Code: uncalledLockedOut, Severity: Warning, Environment: env, Params: Params{Nodes: e.uncalled[:min(n, someOf)], Count: int64(n)}})
 		}
 		ahead, rivals := Finding{Code: clocksAhead, Params: Params{Count2: hosts}}, Finding{Code: otherPuppet, Params: Params{Count2: hosts}}
 		unscheduled := map[string]*Finding{}

@@ -145,8 +145,10 @@ const (
 	nodesSilent Code = "nodes_silent"
 
 	nodesLockedOut Code = "nodes_locked_out"
-	clocksAhead    Code = "clocks_ahead"
-	otherPuppet    Code = "other_puppet"
+
+	uncalledLockedOut Code = "uncalled_locked_out"
+	clocksAhead       Code = "clocks_ahead"
+	otherPuppet       Code = "other_puppet"
 
 	notScheduled Code = "not_scheduled"
 
@@ -427,12 +429,14 @@ func (f Finding) render() (sentence, remedy string) {
 		}
 		return fmt.Sprintf("%d of %d nodes %s, %s%s", p.Count, p.Count2, what, someNodes(p), cause(p.Text)),
 			"`pulley explain " + p.Nodes[0] + " -e " + env + "` shows what its next tick does, `pulley runs " + p.Nodes[0] + " -e " + env + "` its runs"
-	case nodesSilent, nodesLockedOut:
-		remedy := "run `pulley-agent status` on such a node: it names a schedule that does not run. `pulley-agent run` names other causes"
-		if f.Code == nodesLockedOut {
-			remedy = fleet.JoinAgain(env, p.Nodes[0])
-		}
-		return fmt.Sprintf("%d of %d nodes do not report, %s%s", p.Count, p.Count2, someNodes(p), cause(p.Text)), remedy
+	case nodesSilent:
+		return fmt.Sprintf("%d of %d nodes do not report, %s%s", p.Count, p.Count2, someNodes(p), cause(p.Text)),
+			"run `pulley-agent status` on such a node: it names a schedule that does not run. `pulley-agent run` names other causes"
+	case nodesLockedOut:
+		return "etcd refuses the certificates of nodes, as after a restore from an older backup: " + someNodes(p), fleet.JoinAgain(env, p.Nodes[0])
+	case uncalledLockedOut:
+		return "etcd refuses the certificates of machines whose names are no nodes of the environment, as after a restore from an older backup: " + someNodes(p),
+			"raise the cardinality of the role in the environment file and run `pulley env apply`; " + fleet.JoinAgain(env, p.Nodes[0]) + "; else delete the machine"
 	case clocksAhead:
 		return fmt.Sprintf("%d of %d nodes have a clock that is ahead, %s%s", p.Count, p.Count2, someNodes(p), cause(p.Text)),
 			"correct the clock of such a node: if it stops to report, it does not become silent until another node reports"

@@ -207,8 +207,8 @@ func (s *DB) refused(err error) error {
 			advice = "this needs an operator with another role: `pulley operators list` shows who is an admin"
 		}
 	case name.Kind == pki.KindNode:
-		return fmt.Errorf("etcd refuses %s: %w\nthis node was removed or its certificate was revoked; to bring it back, give it a new token: "+
-			"`pulley token create -e %s --node %s`, and boot it again with that token", s.CallerName, ErrRevoked, name.Environment, name.Subject)
+		return fmt.Errorf("etcd refuses %s: %w\nthis node was removed, its certificate was revoked, or it joined after the backup from which etcd was restored; for it to join again: "+
+			"`pulley token create -e %s --node %s`, then `pulley-agent bootstrap --token TOKEN` on the machine", s.CallerName, ErrRevoked, name.Environment, name.Subject)
 	default:
 		return fmt.Errorf("etcd refuses %s: %w\nthis certificate was revoked, or there is a newer one; ask an admin for a token, and `pulley login` with it", s.CallerName, ErrRevoked)
 	}

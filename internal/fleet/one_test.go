@@ -172,6 +172,8 @@ func TestRemovedNodesAreNamed(t *testing.T) {
 		}
 	}
 	put("identities/dev/web1", `{"v":1,"node":"web1","removed":{"at":"2026-03-04T05:06:07Z","by":"ann","why":"scrapped"}}`)
+	put("identities/dev/gone7", `{"v":1,"node":"gone7","removed":{"at":"2026-03-04T05:06:07Z"}}`)
+	put("status/dev/gone7", `{"v":1,"node":"gone7"}`)
 	put("identities/dev/web2", `{"v":1,"node":"web2","user":"pulley/node/dev/web2/1"}`)
 	for i := 1; i <= 30; i++ {
 		put(fmt.Sprintf("status/dev/web%d", i), fmt.Sprintf(`{"v":1,"node":"web%d"}`, i))
@@ -182,7 +184,10 @@ func TestRemovedNodesAreNamed(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := map[string]model.Prose{"web1": "2026-03-04T05:06:07Z by ann, scrapped; " + model.Prose(fleet.JoinAgain(ref.String(), "web1"))}
+		want := map[string]model.Prose{
+			"web1":  "2026-03-04T05:06:07Z by ann, scrapped; " + model.Prose(fleet.JoinAgain(ref.String(), "web1")),
+			"gone7": "2026-03-04T05:06:07Z; `pulley nodes remove gone7 -e dev --forget` deletes its status and runs",
+		}
 		if !reflect.DeepEqual(f.Removed, want) {
 			t.Errorf("of %d nodes: %v", i, f.Removed)
 		}

@@ -45,7 +45,7 @@ func FindNode(ctx context.Context, s *store.Store, ref model.Ref, node string) (
 	if f.Known()[node] {
 		return f, removals(ctx, s, ref, &f)
 	}
-	if _, called := f.Spec.RoleOf(node); called {
+	if _, called := f.Spec.RoleOf(node); called || f.LockedOut(node) != nil {
 		return f, nil
 	}
 	all, err := s.Fleet.State(ctx, ref) // for the suggestion of a name
@@ -111,7 +111,13 @@ func removals(ctx context.Context, s *store.Store, ref model.Ref, f *store.Fleet
 		if i.Removed.Why != "" {
 			text += ", " + string(i.Removed.Why)
 		}
-		f.Removed[node] = model.Prose(text + "; " + JoinAgain(ref.String(), node))
+		remedy := JoinAgain(ref.String(), node)
+		if f.Spec != nil {
+			if _, called := f.Spec.RoleOf(node); !called {
+				remedy = fmt.Sprintf("`pulley nodes remove %s -e %s --forget` deletes its status and runs", node, ref)
+			}
+		}
+		f.Removed[node] = model.Prose(text + "; " + remedy)
 	}
 	if errors.Is(err, model.ErrUnreachable) || ctx.Err() != nil {
 		return err

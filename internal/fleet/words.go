@@ -315,7 +315,7 @@ func (x Explanation) Words(now time.Time) string {
 	why := x.Cause
 	why.Params.Attempt = nil // the list above has its problem
 	if silent {
-		cli.Cleanf(&b, "\nnext tick: none is expected from a silent node; if it runs again: %s, because %s\non the machine, `pulley-agent status` says whether cron starts the agent, and `pulley-agent run` what keeps it from reporting\n", x.Action, why.Sentence())
+		cli.Cleanf(&b, "\nnext tick: none is expected from a silent node; if it runs again: %s, because %s\non the machine, `pulley-agent status` shows whether cron starts the agent, and `pulley-agent run` what keeps it from reporting\n", x.Action, why.Sentence())
 		if x.Made {
 			fmt.Fprintf(&b, "`pulley env plan` with the file of %s shows whether its machine exists\n", x.Environment)
 		}

@@ -216,7 +216,7 @@ func explain(r Reason, p Params) explanation {
 		NoCertificate:        {"this request needs a certificate", "", "a machine without a certificate joins with a token"},
 		WrongKind:            {"this request needs the certificate of a node", "the certificate is of kind " + p.Claimed, ""},
 		UntrustedCertificate: {"the certificate's CA or fleet is not trusted here", "", "join again with a new token"},
-		WrongCertificate:     {"the certificate is not the current one", p.Node + p.Operator + " has a newer one, or was revoked", node},
+		WrongCertificate:     {"the certificate is not the current one", p.Node + p.Operator + " has a newer one, was revoked, or came after the backup from which etcd was restored", node},
 		WrongMachine:         {"another machine has joined as this node", p.holder() + ": this machine has id " + p.Sender, "a copy of a machine needs its own token; remove /var/lib/pulley/identity on the copy first"},
 		TooManyRefused:       {"too many requests from this address were refused", "", ""},
 		TooOften:             {"too many requests", "", ""},

@@ -24,7 +24,7 @@ var (
 // Starts returns the subcommand with which a command, or a text of commands, starts a working Puppet; "" for none. Apply is the worse one.
 func Starts(text string) (subcommand string) {
 	const ends = ";&|)'\"\n"
-	if !strings.Contains(text, ByAgent) && !strings.Contains(text, ByApply) { // a hundred times faster than the pattern
+	if !strings.Contains(text, ByAgent) && !strings.Contains(text, ByApply) { // 51 times faster than the pattern, on a script of init
 		return ""
 	}
 	for _, at := range startCommand().FindAllStringSubmatchIndex(text, -1) {

@@ -317,15 +317,20 @@ func (f FleetState) Known() map[string]bool {
 	return known
 }
 
+// LockedOut returns the lockout of a node, also of one that no environment expects; nil: none since its last report.
+func (f FleetState) LockedOut(node string) *model.Lockout {
+	l, noted := f.Lockouts[node]
+	if st, reported := f.Statuses[node]; !noted || reported && st.Ends(l) {
+		return nil
+	}
+	return &l
+}
+
 // Desired returns the desired state of one node, assembled from the view as the node itself would read it.
 func (f FleetState) Desired(role, node string) model.Desired {
 	d := f.Desires.For(role, node)
 	d.Removed = f.Removed[node]
-	if l, ok := f.Lockouts[node]; ok {
-		if st, reported := f.Statuses[node]; !reported || !st.Ends(l) {
-			d.LockedOut = &l
-		}
-	}
+	d.LockedOut = f.LockedOut(node)
 	if h, ok := f.Hosts[node]; ok {
 		d.Host = &h
 		_, refuses := slices.BinarySearch(f.Unconfirmed, node)

@@ -17,7 +17,7 @@ import (
 const lockoutNoted = 4 * time.Minute
 
 // NoteLockout records that etcd refused a certificate of this fleet, issued at a time, because it has no user of its name. It records nothing
-// of a node that the environment does not expect, of one that was removed after that time, and of the former machine of a node.
+// of a node that was removed after that time, and of the former machine of a node.
 func (s *Identities) NoteLockout(ctx context.Context, name pki.Name, issued, now time.Time) error {
 	ref, err := model.ParseRef(name.Environment)
 	if err != nil || name.Kind != pki.KindNode || name.Prefix != s.db.Prefix() {
@@ -32,21 +32,16 @@ func (s *Identities) noteLockout(ctx context.Context, ref model.Ref, name pki.Na
 	var identity *Identity
 	var spec *environments.Environment
 	var old *model.Lockout
-	listed := false
 	_, err := s.db.Read(ctx, guards,
 		etcd.Point{Key: k.Identity(node), Read: etcd.Into(&identity)},
-		etcd.Point{Key: k.Host(node), Read: func(*etcd.KV) error { listed = true; return nil }},
 		etcd.Point{Key: k.Spec(), Read: func(kv *etcd.KV) (err error) {
 			spec, err = decodeSpec(kv)
 			return err
 		}},
 		etcd.Point{Key: k.Lockout(node), Read: etcd.Into(&old)},
 	)
-	if err != nil || spec == nil {
+	if err != nil || spec == nil || identity.supersedes(name, issued) {
 		return err
-	}
-	if _, called := spec.RoleOf(node); !called && !listed || identity.supersedes(name, issued) {
-		return nil
 	}
 	if _, err := s.access.rolesOf(ctx, name.String()); !errors.Is(err, rpctypes.ErrUserNotFound) { // it was made a moment ago
 		return err

@@ -13,7 +13,7 @@ import (
 
 // After a restore, a node whose machine etcd refuses looked converged for 20 minutes. A machine that was removed or replaced on purpose must say
 // nothing, as long as it runs, and no certificate may write more than the one key of its own node.
-func TestLockoutsAreOfExpectedNodes(t *testing.T) {
+func TestLockoutsAreOfMachinesThatMayBelong(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
@@ -47,7 +47,7 @@ func TestLockoutsAreOfExpectedNodes(t *testing.T) {
 		{"its removal was restored", name("controller3", other), time.Minute, true},
 		{"it was removed", name("controller3", other), -time.Minute, false},
 		{"etcd forgot that it ever joined", name("controller4", other), 0, true},
-		{"nobody expects it", name("controller5", other), 0, false},
+		{"no environment calls for it", name("controller5", other), 0, true},
 		{"its user was made a moment ago", live, 0, false},
 		{"it is of another fleet", pki.Name{Prefix: "other", Kind: pki.KindNode, Environment: "dev", Subject: "controller1", Incarnation: other}, time.Minute, false},
 		{"there is no such environment", pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "prod", Subject: "controller1", Incarnation: other}, time.Minute, false},
@@ -69,6 +69,9 @@ func TestLockoutsAreOfExpectedNodes(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, noted := f.Lockouts[c.name.Subject]
+		if f.LockedOut(c.name.Subject) != nil != c.noted {
+			t.Errorf("%s: of the fleet: %t", c.say, !c.noted)
+		}
 		if shown := one.Desired("controller", c.name.Subject).LockedOut != nil; noted != c.noted || shown != c.noted || written > 1 || !c.noted && written > 0 {
 			t.Errorf("%s: noted %t, shown %t, %d keys", c.say, noted, shown, written)
 		}

@@ -90,7 +90,7 @@ func TestRemovedNodeHasNoAccessAndNoKeys(t *testing.T) {
 		t.Errorf("its identity says %+v, %v", i, err)
 	}
 	_, err = node.Node.Desire(ctx, id)
-	if !errors.Is(err, store.ErrRevoked) || !strings.Contains(err.Error(), "this node was removed or its certificate was revoked; to bring it back, give it a new token: `pulley token create -e dev --node controller1`") {
+	if !errors.Is(err, store.ErrRevoked) || !strings.Contains(err.Error(), "for it to join again: `pulley token create -e dev --node controller1`, then") {
 		t.Errorf("it hears: %v", err)
 	}
 	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{}); !errors.Is(err, store.ErrNotFound) {

@@ -13,8 +13,8 @@ func TestAdoptReports(t *testing.T) {
 	dir := repo(t, map[string]string{
 		"environments": "", "Puppetfile": "mod 'x'\n",
 		"hiera.yaml": "version: 5\nhierarchy:\n- {name: role, path: 'roles/%{trusted.extensions.pp_role}.yaml'}\n" +
-			"- {name: node, lookup_key: eyaml_lookup_key, path: 'nodes/%{trusted.certname}.yaml', options: {pkcs7_private_key: /k/p.pem}}\n",
-		"data/roles/web_server.yaml": "a: 1\n", "data/roles/db9.yaml": "a: 1\n", "data/nodes/db01.example.com.yaml": "a: 1\n", "data/nodes/Odd_.yaml": "a: 1\n",
+			"- {name: node, lookup_key: eyaml_lookup_key, path: 'nodes/%{trusted.certname}.yaml', options: {pkcs7_private_key: /k/p.pem}}\n- {name: all, path: roles/common.yaml}\n",
+		"data/roles/web_server.yaml": "a: 1\n", "data/roles/db9.yaml": "a: 1\n", "data/roles/common.yaml": "a: 1\n", "data/nodes/db01.example.com.yaml": "a: 1\n", "data/nodes/Odd_.yaml": "a: 1\n",
 		"manifests/site.pp": "if $trusted['extensions']['pp_zone'] { }\nnode 'web01.example.com', 'web2.example.com' {\n  if true { include ::role::web_server, ntp }\n}\n" +
 			"node /^mail\\d+/ { @@host { 'x': } }\nnode default { }\n",
 		"modules/role/manifests/web_server.pp": "class role::web_server { }\n",

@@ -206,7 +206,7 @@ var (
 type capturedValue struct{ text, file string }
 
 // captured returns the values that data files have at the place of a variable in their path: web for role/web.yaml of
-// role/%{role}.yaml.
+// role/%{role}.yaml. A file that another level names is none of them.
 func (r *reading) captured(paths []string, variable *regexp.Regexp) []capturedValue {
 	var out []capturedValue
 	for _, p := range paths {
@@ -215,7 +215,7 @@ func (r *reading) captured(paths []string, variable *regexp.Regexp) []capturedVa
 			continue
 		}
 		for _, name := range slices.Sorted(maps.Keys(r.modes)) {
-			if m := re.FindStringSubmatch(name); m != nil {
+			if m := re.FindStringSubmatch(name); m != nil && !slices.Contains(paths, name) { // a level of its own
 				out = append(out, capturedValue{m[1], name})
 			}
 		}

@@ -105,6 +105,10 @@ func TestRealPuppetFindsMissingNames(t *testing.T) {
 		"manifests/old.pp":            "class config { }\nnode 'a' { }\nnode /^web\\d/ { }\n",
 		"modules/a/manifests/init.pp": "class a {\n  a::it { 'x': }\n  cron { 'x': }\n  native { 'x': }\n  nowhere { 'x': }\n  a::gone { 'x': }\n  define inner() { nowhere { 'y': } }  $x = [1].ours\n  notice(a::f(), a::r(), legacy(), split('a', 'b'), fai('x'))\n  Gone<| |>\n}\n",
 		"modules/a/manifests/it.pp":   "define a::it() { }\n",
+		"modules/a/manifests/reads.pp": "class a::reads {\n  file { '/x': source => 'puppet:///modules/a/here', content => epp('a/here', {}) }\n  file { '/y': source => 'puppet:///modules/a/gone' }\n" +
+			"  file { '/z': source => ['puppet:///modules/a/gone', 'puppet:///modules/a/dir'], content => template('a/gone.erb') }\n  file { '/d': source => \"puppet:///modules/a/dir\", recurse => true }\n" +
+			"  file { '/e': content => epp('a/lost') }\n  notice(file('/etc/hostname', 'a/gone'), file('b/here'), template(\"a/${x}\"))\n}\n",
+		"modules/a/files/here": "x", "modules/a/files/dir/x": "x", "modules/a/templates/here.epp": "x",
 		"modules/a/manifests/asks.pp": "class a::asks { if defined('gone') { gone { 'x': } } }\n",
 		"modules/a/manifests/web.pp":  "class a::web { }\n", "modules/unread/manifests/init.pp": "class unread { nothing_loads_it { 'x': } }\n",
 		"modules/a/functions/f.pp":                        "function a::f() { 1 }\n",
@@ -122,6 +126,7 @@ func TestRealPuppetFindsMissingNames(t *testing.T) {
 		"manifests/old.pp:1:1: declared_twice: config, first in manifests/nodes.pp:1:1", "manifests/old.pp:2:6: declared_twice: node a, first in manifests/nodes.pp:2:6",
 		"manifests/old.pp:3:6: declared_twice: node __node_regexp__webd, first in manifests/nodes.pp:2:11",
 		"modules/a/manifests/init.pp:5:3: type_missing: nowhere", "modules/a/manifests/init.pp:6:3: type_missing: a::gone", "modules/a/manifests/init.pp:8:53: function_missing: fai", "modules/a/manifests/init.pp:9:3: type_missing: gone",
+		"modules/a/manifests/reads.pp:3:27: file_missing: puppet:///modules/a/gone", "modules/a/manifests/reads.pp:4:104: file_missing: a/gone.erb", "modules/a/manifests/reads.pp:6:32: file_missing: a/lost",
 	}
 	for _, complete := range []bool{true, false} {
 		answered := map[string]int{} // large repositories have one answer as well
@@ -141,12 +146,12 @@ func TestRealPuppetFindsMissingNames(t *testing.T) {
 		}
 		var got []string
 		for _, f := range report.Findings {
-			if slices.Contains([]Rule{ClassMissing, TypeMissing, FunctionMissing, DeclaredTwice, DataMapping, NotChecked}, f.Rule) {
+			if slices.Contains([]Rule{ClassMissing, TypeMissing, FunctionMissing, FileMissing, DeclaredTwice, DataMapping, NotChecked}, f.Rule) {
 				got = append(got, fmt.Sprintf("%s%s: %s", f.place(), f.Rule, f.detail))
 			}
 		}
 		expected := slices.DeleteFunc(slices.Clone(want), func(line string) bool { // a module of a Puppetfile may bring it
-			return !complete && (strings.Contains(line, "_missing") && !strings.HasSuffix(line, "import") && !strings.HasSuffix(line, "a::gone") && !strings.Contains(line, "it is in"))
+			return !complete && (strings.Contains(line, "_missing") && !strings.Contains(line, "file_missing") && !strings.HasSuffix(line, "import") && !strings.HasSuffix(line, "a::gone") && !strings.Contains(line, "it is in"))
 		})
 		if !slices.Equal(got, expected) {
 			t.Errorf("complete %v: got\n%s\nwant\n%s", complete, strings.Join(got, "\n"), strings.Join(expected, "\n"))

@@ -31,6 +31,7 @@ const (
 	ClassMissing        Rule = "class_missing"
 	TypeMissing         Rule = "type_missing"
 	FunctionMissing     Rule = "function_missing"
+	FileMissing         Rule = "file_missing"
 	DeclaredTwice       Rule = "declared_twice"
 	LFSPointer          Rule = "lfs_pointer"
 	HookStart           Rule = "hook_start"
@@ -133,7 +134,8 @@ var Rules = []RuleText{
 	{ClassMissing, Warning, "no module has this class: the nodes that include it fail", "add the manifest, or correct the name; the class a::b::c is in MODULEPATH/a/manifests/b/c.pp"},
 	{TypeMissing, Warning, "no module has this resource type: the nodes that evaluate the code fail", "add the module that has it, or correct the name"},
 	{FunctionMissing, Warning, "neither Puppet nor a module has this function: the nodes that call it fail", "add the module that has it, or call another: Puppet 4 dropped import, and stdlib 9 many functions"},
-	{LegacyFact, Warning, "Puppet 8 has no legacy facts: this one is empty there", "read the structured fact, as $facts['os']['family'], or set puppet: {settings: {include_legacy_facts: 'true'}} in environments/ENVIRONMENT.yaml"},
+	{FileMissing, Warning, "the module has no such file: the nodes that read it fail", "add the file, or correct the name: puppet:///modules/MODULE/FILE is MODULE/files/FILE, and template('MODULE/FILE') is MODULE/templates/FILE"},
+	{LegacyFact, Warning, "an environment installs Puppet 8 (`userdata.puppet_version` or `package_repo`), which has no legacy facts: this one is empty there", "read the structured fact, as $facts['os']['family'], or set puppet: {settings: {include_legacy_facts: 'true'}} in environments/ENVIRONMENT.yaml"},
 	{LFSPointer, Warning, "the file is a pointer of Git LFS, and nodes get the pointer instead of the file", "run `git lfs pull` in the work tree and publish that; r10k and --git-ref do not fetch such files"},
 	{CodeDirectory, Warning, "the folder holds directory environments of Puppet, and each of them is a control repository", "name one of them"},
 	{DuplicateKey, Warning, "the mapping contains a key twice, and Puppet uses the last value", "delete one of them"},

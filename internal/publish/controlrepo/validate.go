@@ -397,6 +397,7 @@ func (r *reading) check(ctx context.Context, dir string) {
 	r.checkEyaml()
 	r.checkStarts()
 	r.checkNames()
+	r.checkContents()
 	r.checkLegacyFacts()
 	r.add(r.layout.faults...)
 	if all := r.codeDirectories(); len(all) > 0 { // what the folder itself lacks is in them
