@@ -64,7 +64,7 @@ full: ## run the tests of which `make test` runs a part: all lookups, each crash
 	PULLEY_TEST_AWAY=1h $(GO) test -count=1 -timeout 100m -tags e2e -run '^TestPuppetServerScenarios$$' ./cmd
 	PULLEY_TEST_HOSTILE=1000 $(GO) test -count=1 -timeout 20m -run '^TestScenarios$$/^serve_survives_hostile_requests$$' ./cmd
 	PULLEY_TEST_FILES=10000 $(GO) test -count=1 -timeout 60m -tags e2e -run '^TestFilesAreReadAsPuppetDoes$$' ./internal/publish/controlrepo
-	PULLEY_TEST_EDITORS=1000 $(GO) test -count=1 -run '^TestEditorsLoseNoUpdate$$' ./internal/change
+	PULLEY_TEST_EDITORS=1000 $(GO) test -count=1 -run '^TestEditorsLoseNoUpdate$$' ./internal/data
 	PULLEY_TEST_STARTS=500 $(GO) test -count=1 -timeout 40m -run '^TestStartsAtTheSameTime$$' ./internal/rollout/control
 	PULLEY_TEST_ROTATIONS=100 $(GO) test -count=1 -run '^TestUnfinishedRotationsLoseNoSecret$$' ./internal/join/server
 	PULLEY_TEST_ABORTS=10000 $(GO) test -count=1 -timeout 40m -run '^TestNothingStartsAfterAnAbort$$' ./internal/rollout/control

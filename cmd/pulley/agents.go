@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/model"
+	"pulley/internal/promotion"
 	"pulley/internal/publish"
 	"pulley/internal/release"
 	"pulley/internal/store"
@@ -39,7 +39,7 @@ func newAgentsList(o *options) *cobra.Command {
 }
 
 func (o agentsCommand) agents(ctx context.Context, s *store.Store) error {
-	all, unread := change.Versions(ctx, s)
+	all, unread := promotion.Versions(ctx, s)
 	if unread != nil && len(all) == 0 {
 		return unread
 	}
@@ -83,7 +83,7 @@ func newAgentsShow(o *options) *cobra.Command {
 }
 
 func (o agentsCommand) showAgents(ctx context.Context, s *store.Store, ref model.Ref) error {
-	v, err := change.VersionsOf(ctx, s, ref)
+	v, err := promotion.VersionsOf(ctx, s, ref)
 	if err != nil {
 		return err
 	}
@@ -220,7 +220,7 @@ EXIT STATUS
 				return err
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				done, err := change.PromoteAgent(ctx, s, ref, sc, args[0], downgrade, o.changing())
+				done, err := promotion.PromoteAgent(ctx, s, ref, sc, args[0], downgrade, o.changing())
 				if err != nil {
 					return err
 				}
@@ -231,7 +231,7 @@ EXIT STATUS
 				fmt.Fprintf(o.env.Stdout, "%s in %s: agent %s → %s; %s, each after a tick without other work\n",
 					sc, ref, cmp.Or(done.Before, "any"), done.After, takers(done.Takes, "tries", "try"))
 				for _, c := range done.Pinned {
-					fmt.Fprintf(o.env.Stdout, "  %s keeps its own version %s; to remove it: `pulley agents unpin -e %s%s`\n", c.Scope, c.Version, ref, change.Flags(c.Scope))
+					fmt.Fprintf(o.env.Stdout, "  %s keeps its own version %s; to remove it: `pulley agents unpin -e %s%s`\n", c.Scope, c.Version, ref, promotion.Flags(c.Scope))
 				}
 				return nil
 			})
@@ -256,7 +256,7 @@ func newAgentsUnpin(o *options) *cobra.Command {
 				return err
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				done, err := change.UnpinAgent(ctx, s, ref, sc, o.changing())
+				done, err := promotion.UnpinAgent(ctx, s, ref, sc, o.changing())
 				switch {
 				case err != nil:
 					return err
@@ -283,7 +283,7 @@ func newAgentsRetry(o *options) *cobra.Command {
 		Args:  arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				if err := change.RetryAgent(ctx, s, ref, o.changing()); err != nil {
+				if err := promotion.RetryAgent(ctx, s, ref, o.changing()); err != nil {
 					return err
 				}
 				fmt.Fprintf(o.env.Stdout, "nodes of %s retry versions that failed on them\n", ref)

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/promotion"
 )
 
 // addConfirmation adds the flag of a command that takes something away or back. Such a command shows what it will do, and
@@ -56,7 +56,7 @@ func (o *options) confirm(ctx context.Context, question string) error {
 const shownMoves = 20
 
 // showMoves lists the nodes that a change of a target affects.
-func (o *options) showMoves(all []change.Move) error {
+func (o *options) showMoves(all []promotion.Move) error {
 	if len(all) == 0 {
 		fmt.Fprintln(o.env.Stdout, "no registered node is affected")
 		return nil

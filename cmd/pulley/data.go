@@ -10,8 +10,9 @@ import (
 
 	"pulley/hieradata"
 	"pulley/internal/bounded"
-	"pulley/internal/change"
+	"pulley/internal/campaigns"
 	"pulley/internal/cli"
+	"pulley/internal/data"
 	"pulley/internal/model"
 	"pulley/internal/store"
 )
@@ -79,8 +80,8 @@ func (d *dataOptions) readLayer() (err error) {
 }
 
 // editing returns an edit of the layer that the flags name, without its changes.
-func (d *dataOptions) editing() change.DataEdit {
-	e := change.DataEdit{Scope: d.layer, Common: d.common, Encrypted: d.encrypted}
+func (d *dataOptions) editing() data.LayerEdit {
+	e := data.LayerEdit{Scope: d.layer, Common: d.common, Encrypted: d.encrypted}
 	if name, value, ok := strings.Cut(d.attribute, "="); ok {
 		e.Attribute = hieradata.ForAttribute(name, value)
 	}
@@ -149,14 +150,14 @@ EXIT STATUS
 		e := d.editing()
 		var texts []string
 		for i := 0; i+1 < len(args); i += 2 {
-			e.Keys, texts = append(e.Keys, change.KeyEdit{Key: args[i], Value: &args[i+1]}), append(texts, args[i+1])
+			e.Keys, texts = append(e.Keys, data.KeyEdit{Key: args[i], Value: &args[i+1]}), append(texts, args[i+1])
 		}
 		if file != "" {
 			text, err := d.readData(file)
 			if err != nil {
 				return err
 			}
-			keys, err := change.KeysOf(text)
+			keys, err := data.KeysOf(text)
 			if err != nil {
 				return fmt.Errorf("cannot read %s: %w", cli.Clean(file), err)
 			}
@@ -204,14 +205,19 @@ EXIT STATUS
 	return d.command(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, args []string) error {
 		e := d.editing()
 		for _, key := range args {
-			e.Keys = append(e.Keys, change.KeyEdit{Key: key})
+			e.Keys = append(e.Keys, data.KeyEdit{Key: key})
 		}
 		return d.edit(ctx, s, ref, e)
 	})
 }
 
-func (d *dataOptions) edit(ctx context.Context, s *store.Store, ref model.Ref, e change.DataEdit) error {
-	done, err := change.EditData(ctx, s, ref, e, d.changing())
+func (d *dataOptions) edit(ctx context.Context, s *store.Store, ref model.Ref, e data.LayerEdit) error {
+	return d.change(ctx, s, ref, func() (data.Edited, error) { return data.EditLayer(ctx, s, ref, e, d.changing()) })
+}
+
+// change makes a change of live data, reports it, and waits for its nodes if the flags say so.
+func (d *dataOptions) change(ctx context.Context, s *store.Store, ref model.Ref, edit func() (data.Edited, error)) error {
+	done, err := campaigns.ChangeData(ctx, s, ref, d.changing(), edit)
 	if err != nil {
 		return err
 	}
@@ -219,7 +225,7 @@ func (d *dataOptions) edit(ctx context.Context, s *store.Store, ref model.Ref, e
 }
 
 // changed reports a change of live data, and waits for its nodes if the flags say so.
-func (d *dataOptions) changed(ctx context.Context, s *store.Store, ref model.Ref, done change.Data) error {
+func (d *dataOptions) changed(ctx context.Context, s *store.Store, ref model.Ref, done campaigns.DataChange) error {
 	announcePermit(d.env, done.Change)
 	warnUnstated(d.env, ref, done.Unstated)
 	d.announceData(ref, done)
@@ -227,11 +233,11 @@ func (d *dataOptions) changed(ctx context.Context, s *store.Store, ref model.Ref
 		d.warn(done.Rollout.Notes)
 		return d.announceRollout(ref, *done.Rollout)
 	}
-	return d.await(ctx, s, change.AwaitingData(ref, done))
+	return d.await(ctx, s, data.Awaiting(ref, done.Edited))
 }
 
-func (d *dataOptions) announceData(ref model.Ref, done change.Data) {
-	same := fmt.Sprintf("%s of %s has this value already", change.LayerNames(done.Layers), ref)
+func (d *dataOptions) announceData(ref model.Ref, done campaigns.DataChange) {
+	same := fmt.Sprintf("%s of %s has this value already", data.LayerNames(done.Layers), ref)
 	if len(done.Layers) == 0 {
 		same = fmt.Sprintf("the data of %s is the same already", ref)
 	}
@@ -263,7 +269,7 @@ func (d *dataOptions) announceData(ref model.Ref, done change.Data) {
 	default:
 		when += fmt.Sprintf("; %d of them %s", done.Served, served)
 	}
-	fmt.Fprintf(d.env.Stdout, "data %d of %s: %s %s; it concerns %s, %s\n", done.Generation, ref, change.LayerNames(done.Layers), what,
+	fmt.Fprintf(d.env.Stdout, "data %d of %s: %s %s; it concerns %s, %s\n", done.Generation, ref, data.LayerNames(done.Layers), what,
 		cli.Count(len(done.Concerns), "registered node"), when)
 	if d.dryRun {
 		showDifferences(d.env.Stdout, done.Differences)
@@ -281,7 +287,7 @@ func (d *dataOptions) announceData(ref model.Ref, done change.Data) {
 }
 
 // showDifferences prints what differs between layers.
-func showDifferences(w io.Writer, diffs []change.Difference) {
+func showDifferences(w io.Writer, diffs []data.Difference) {
 	for i, one := range diffs {
 		if i == 0 || diffs[i-1].Layer != one.Layer {
 			fmt.Fprintf(w, "  layer %s\n", one.Layer)
@@ -292,7 +298,7 @@ func showDifferences(w io.Writer, diffs []change.Difference) {
 	}
 }
 
-func (d *dataOptions) warnOfShadows(layer hieradata.Layer, s change.Shadows) {
+func (d *dataOptions) warnOfShadows(layer hieradata.Layer, s data.Shadows) {
 	warn := func(format string, args ...any) {
 		fmt.Fprintf(d.env.Stderr, "%s: warning: %s in layer %s %s\n", program, s.Key, layer, fmt.Sprintf(format, args...))
 	}
@@ -329,20 +335,20 @@ layer. Of a secret it shows the recipient. With --show-secrets, ` + "`pulley ser
 	o.out.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&secrets, "show-secrets", false, "show the plaintexts of secrets; needs an administrator")
 	return d.command(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, args []string) error {
-		values, err := change.ReadData(ctx, s, ref, d.only(), strings.Join(args, ""))
+		values, err := data.Read(ctx, s, ref, d.only(), strings.Join(args, ""))
 		if err != nil {
 			return err
 		}
 		if secrets {
 			sealer, err := d.sealer()
 			if err == nil {
-				err = change.RevealSecrets(ctx, s, ref, values, sealer)
+				err = data.RevealSecrets(ctx, s, ref, values, sealer)
 			}
 			if err != nil {
 				return err
 			}
 		} else {
-			change.HideSecrets(values)
+			data.HideSecrets(values)
 		}
 		return d.out.Print(d.env, values, func(t *cli.Table) error {
 			if len(values) == 0 {

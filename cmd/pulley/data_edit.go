@@ -16,10 +16,12 @@ import (
 
 	"pulley/hieradata"
 	"pulley/internal/bounded"
-	"pulley/internal/change"
+	"pulley/internal/campaigns"
 	"pulley/internal/child"
 	"pulley/internal/cli"
+	"pulley/internal/data"
 	"pulley/internal/model"
+	"pulley/internal/promotion"
 	"pulley/internal/store"
 )
 
@@ -40,7 +42,7 @@ EXIT STATUS
 	d.addEncrypted(cmd)
 	return d.command(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, _ []string) error {
 		e := d.editing()
-		opened, number, err := change.OpenLayer(ctx, s, ref, e)
+		opened, number, err := data.OpenLayer(ctx, s, ref, e)
 		if err != nil {
 			return err
 		}
@@ -80,36 +82,36 @@ func temporary(layer hieradata.Layer, head string, text []byte) (string, error) 
 var errSame = errors.New("the file is as it was opened")
 
 // edited opens the editor until what was saved parses, or the user gives up, and changes the layer.
-func (d *dataOptions) edited(ctx context.Context, s *store.Store, ref model.Ref, e change.DataEdit, file string) (change.Data, error) {
+func (d *dataOptions) edited(ctx context.Context, s *store.Store, ref model.Ref, e data.LayerEdit, file string) (none campaigns.DataChange, err error) {
 	given, err := bounded.ReadFile(file, hieradata.MaxInputBytes)
 	if err != nil {
-		return change.Data{}, err
+		return none, err
 	}
 	for {
 		if err := d.editor(ctx, file); err != nil {
-			return change.Data{}, err
+			return none, err
 		}
 		text, err := bounded.ReadFile(file, hieradata.MaxInputBytes)
 		if err != nil {
-			return change.Data{}, err
+			return none, err
 		}
 		if bytes.Equal(text, given) {
-			return change.Data{}, errSame
+			return none, errSame
 		}
 		e.Whole.Text = text
-		done, err := change.EditData(ctx, s, ref, e, d.changing())
+		done, err := campaigns.ChangeData(ctx, s, ref, d.changing(), func() (data.Edited, error) { return data.EditLayer(ctx, s, ref, e, d.changing()) })
 		if syntax := (*hieradata.SyntaxError)(nil); errors.As(err, &syntax) && d.env.Terminal && d.env.ErrTerminal {
 			cli.Complain(d.env, program, err)
 			if cli.Confirm(ctx, d.env, "", "edit again? [y/N] ", "y", "yes") == nil {
 				continue
 			}
 		}
-		if changed := (*change.ChangedLayer)(nil); errors.As(err, &changed) {
+		if changed := (*data.ChangedLayer)(nil); errors.As(err, &changed) {
 			fmt.Fprintln(d.env.Stderr, "what changed in the meantime:")
 			showDifferences(d.env.Stderr, changed.Theirs)
 			fmt.Fprintln(d.env.Stderr, "what you changed:")
 			showDifferences(d.env.Stderr, changed.Ours)
-			err = fmt.Errorf("%w\nrun `pulley data edit -e %s%s` again and make your changes in the new state", err, ref, change.Flags(d.layer))
+			err = fmt.Errorf("%w\nrun `pulley data edit -e %s%s` again and make your changes in the new state", err, ref, promotion.Flags(d.layer))
 		}
 		if err == nil {
 			d.remark(string(text))

@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/data"
 	"pulley/internal/model"
 	"pulley/internal/store"
 )
@@ -30,11 +30,9 @@ EXIT STATUS
 	d.addChange(cmd)
 	d.addEncrypted(cmd)
 	return d.ofAll(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, args []string) error {
-		done, err := change.ImportData(ctx, s, ref, args[0], d.encrypted, d.sealer, d.changing())
-		if err != nil {
-			return err
-		}
-		return d.changed(ctx, s, ref, done)
+		return d.change(ctx, s, ref, func() (data.Edited, error) {
+			return data.Import(ctx, s, ref, args[0], d.encrypted, d.sealer, d.changing())
+		})
 	})
 }
 
@@ -67,17 +65,17 @@ data until it is stopped.`,
 		}
 		return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 			if watch {
-				change.FollowData(ctx, s, ref, args[0], interval, o.serverData(ref))
+				data.Follow(ctx, s, ref, args[0], interval, o.serverData(ref))
 				return nil
 			}
 			if forServer {
-				d, err := change.ExportForServer(ctx, s, ref, args[0])
+				d, err := data.ExportForServer(ctx, s, ref, args[0])
 				if err == nil {
 					o.serverData(ref)(d, nil)
 				}
 				return err
 			}
-			number, files, err := change.ExportData(ctx, s, ref, args[0], replace)
+			number, files, err := data.Export(ctx, s, ref, args[0], replace)
 			if err == nil {
 				fmt.Fprintf(o.env.Stdout, "data %d of %s: %s written to %s\n", number, ref, cli.Count(len(files), "layer"), cli.Clean(args[0]))
 			}
@@ -88,10 +86,10 @@ data until it is stopped.`,
 }
 
 // serverData prints the new results of exports for a server: data, keys that were left out, and errors.
-func (o *options) serverData(ref model.Ref) func(change.ServerData, error) {
+func (o *options) serverData(ref model.Ref) func(data.ServerData, error) {
 	var failed string
 	printed := false
-	return func(d change.ServerData, err error) {
+	return func(d data.ServerData, err error) {
 		if text := fmt.Sprint(err); err != nil && text != failed {
 			failed = text
 			cli.Complain(o.env, program, err)

@@ -9,8 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/hieradata"
-	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/data"
 	"pulley/internal/model"
 	"pulley/internal/store"
 )
@@ -27,7 +27,7 @@ changed this layer. ` + "`pulley data diff`" + ` shows the keys, and ` + "`pulle
 	cmd.Flags().IntVar(&limit, "limit", 50, "number of generations; 0 for all")
 	o.out.AddFlags(cmd.Flags())
 	return d.command(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, _ []string) error {
-		list, left, err := change.Generations(ctx, s, ref, d.only(), limit)
+		list, left, err := data.Generations(ctx, s, ref, d.only(), limit)
 		if err != nil {
 			return err
 		}
@@ -85,7 +85,7 @@ force. 0 is the state before the first generation. Of a secret it shows the reci
 			return err
 		}
 		return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-			diffs, second, err := change.DiffData(ctx, s, ref, from, to)
+			diffs, second, err := data.Diff(ctx, s, ref, from, to)
 			if err != nil {
 				return err
 			}
@@ -129,11 +129,7 @@ EXIT STATUS
 		if err != nil {
 			return err
 		}
-		done, err := change.RevertData(ctx, s, ref, to, d.changing())
-		if err != nil {
-			return err
-		}
-		return d.changed(ctx, s, ref, done)
+		return d.change(ctx, s, ref, func() (data.Edited, error) { return data.Revert(ctx, s, ref, to, d.changing()) })
 	})
 }
 

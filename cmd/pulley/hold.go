@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
+	"pulley/internal/promotion"
 	"pulley/internal/store"
 )
 
@@ -57,18 +57,18 @@ EXIT STATUS
 				if stop {
 					h.Mode = model.Stop
 				}
-				ends := fmt.Sprintf("until `pulley unhold -e %s%s`", ref, change.Flags(sc))
+				ends := fmt.Sprintf("until `pulley unhold -e %s%s`", ref, promotion.Flags(sc))
 				if lasts > 0 {
 					h.Until = h.Since.Add(lasts)
 					ends = "until " + h.Until.Format(time.RFC3339)
 				}
-				replaced, err := change.Hold(ctx, s.Fleet, ref, sc, h, lasts, replace)
+				replaced, err := promotion.Hold(ctx, s.Fleet, ref, sc, h, lasts, replace)
 				if err != nil {
 					return err
 				}
 				fmt.Fprintf(o.env.Stdout, "%s in %s: %s %s\n", sc, ref, h.Mode, ends)
 				if replaced != nil {
-					cli.Cleanf(o.env.Stdout, "  it replaces a hold: %s\n", change.DescribeHold(*replaced))
+					cli.Cleanf(o.env.Stdout, "  it replaces a hold: %s\n", promotion.DescribeHold(*replaced))
 				}
 				if !drain || o.dryRun {
 					return nil
@@ -155,7 +155,7 @@ func (o *options) holds(ctx context.Context, s *store.Store, ref model.Ref) erro
 	}
 	o.warn(damaged)
 	all := []model.Hold{}
-	scopes := slices.SortedFunc(maps.Keys(holds), change.CompareScopes)
+	scopes := slices.SortedFunc(maps.Keys(holds), promotion.CompareScopes)
 	for _, scope := range scopes {
 		all = append(all, holds[scope])
 	}

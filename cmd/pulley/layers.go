@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/data"
 	"pulley/internal/model"
 	"pulley/internal/store"
 )
@@ -29,7 +29,7 @@ EXIT STATUS
 				return cli.Usagef("cannot show layers without a node: give --node NODE")
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				of, err := change.LayersOf(ctx, s, ref, node)
+				of, err := data.LayersOf(ctx, s, ref, node)
 				if err != nil {
 					return err
 				}

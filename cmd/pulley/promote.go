@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/model"
+	"pulley/internal/promotion"
 	"pulley/internal/store"
 )
 
@@ -51,7 +51,7 @@ EXIT STATUS
 				return cli.Usagef("--inherit needs --role or --node: an environment has nothing to inherit from")
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				done, err := change.Promote(ctx, s, ref, sc, version, o.changing())
+				done, err := promotion.Promote(ctx, s, ref, sc, version, o.changing())
 				if err != nil {
 					return err
 				}
@@ -63,7 +63,7 @@ EXIT STATUS
 				if o.dryRun {
 					return o.showMoves(done.Moves)
 				}
-				return o.await(ctx, s, change.Awaiting(ref, done.Change))
+				return o.await(ctx, s, promotion.Awaiting(ref, done.Change))
 			})
 		},
 	}
@@ -85,15 +85,15 @@ func (o *options) addForeign(c *cobra.Command) {
 }
 
 // changing returns the author of a change.
-func (o *options) changing() change.Author {
-	return change.Author{
+func (o *options) changing() promotion.Author {
+	return promotion.Author{
 		Author: store.Author{By: o.env.User, Why: o.message, At: o.env.Now(), Aborts: o.aborts}, Key: o.sign.key(o.env), Unsigned: o.sign.unsigned, Foreign: o.foreign, Rollout: o.rollout, DryRun: o.dryRun,
 		Look: o.lookFirst,
 	}
 }
 
 // announce prints a change of targets, and the scopes that it does not reach.
-func (o *options) announce(ref model.Ref, t change.Targets) {
+func (o *options) announce(ref model.Ref, t promotion.Targets) {
 	fmt.Fprintf(o.env.Stdout, "%s in %s: %s → %s (epoch %d); %s at the next tick\n",
 		t.Scope(), ref, describeTarget(t.Before), describeTarget(t.After), t.Epoch, takers(len(t.Moves), "takes", "take"))
 	o.announceTrust(ref, t)
@@ -102,12 +102,12 @@ func (o *options) announce(ref model.Ref, t change.Targets) {
 		own = "release %s, with the new data"
 	}
 	for _, pin := range t.Pinned {
-		fmt.Fprintf(o.env.Stdout, "  %s keeps its own "+own+"; to remove it: `pulley promote --inherit -e %s%s`\n", pin.Scope, describeTarget(pin.Target), ref, change.Flags(pin.Scope))
+		fmt.Fprintf(o.env.Stdout, "  %s keeps its own "+own+"; to remove it: `pulley promote --inherit -e %s%s`\n", pin.Scope, describeTarget(pin.Target), ref, promotion.Flags(pin.Scope))
 	}
 }
 
 // announceTrust prints what a change permits nodes with allowed signers, or lacks for them, and a hold that keeps all nodes.
-func (o *options) announceTrust(ref model.Ref, t change.Targets) {
+func (o *options) announceTrust(ref model.Ref, t promotion.Targets) {
 	if t.Unsigned {
 		fmt.Fprintf(o.env.Stderr, "%s: unsigned: nodes with allowed signers will refuse to go back\n  %s\n", program, signAgain(ref, t))
 	}
@@ -137,8 +137,8 @@ func announcePermit(env cli.Env, c store.Change) {
 }
 
 // signAgain is the remedy of an unsigned change: the command that sets the same target with a signed permit.
-func signAgain(ref model.Ref, t change.Targets) string {
-	flags := change.Flags(t.Scope())
+func signAgain(ref model.Ref, t promotion.Targets) string {
+	flags := promotion.Flags(t.Scope())
 	switch {
 	case t.After.Release != "":
 		return fmt.Sprintf("to sign it: `pulley promote %s -e %s%s --sign-key FILE`", t.After.Release, ref, flags)

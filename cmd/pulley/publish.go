@@ -12,8 +12,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/internal/change"
 	"pulley/internal/cli"
+	"pulley/internal/promotion"
 	"pulley/internal/publish"
 	"pulley/internal/publish/source"
 	"pulley/internal/release"
@@ -195,7 +195,7 @@ func (p publishOptions) publish(ctx context.Context, s *store.Store, dir string)
 		}
 	}()
 	if p.sign.key(p.env) == nil && !p.sign.unsigned {
-		if err := change.CheckUnsigned(ctx, s.Environments, p.version); err != nil {
+		if err := promotion.CheckUnsigned(ctx, s.Environments, p.version); err != nil {
 			return err
 		}
 	}

@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/model"
+	"pulley/internal/promotion"
 	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
@@ -41,7 +41,7 @@ EXIT STATUS
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
 				until := o.env.Now().Add(valid)
-				done, err := change.Recover(ctx, s, ref, until, o.dryRun, o.changing())
+				done, err := promotion.Recover(ctx, s, ref, until, o.dryRun, o.changing())
 				for _, r := range done.Scopes {
 					o.announceRecovery(ref, r, until)
 				}
@@ -51,7 +51,7 @@ EXIT STATUS
 					return nil
 				}
 				if err == nil && len(done.Scopes) > 0 && !o.dryRun {
-					st, missing, err := change.Restate(ctx, s, ref, o.changing())
+					st, missing, err := promotion.Restate(ctx, s, ref, o.changing())
 					if warnUnstated(o.env, ref, missing); st.Epoch > 0 {
 						o.announceStatement(ref, st)
 					}
@@ -88,7 +88,7 @@ func (o *options) announceHead(ref model.Ref, h *store.DataHead) {
 }
 
 // announceRecovery prints the recovery of a scope.
-func (o *options) announceRecovery(ref model.Ref, r change.Recovery, until time.Time) {
+func (o *options) announceRecovery(ref model.Ref, r promotion.Recovery, until time.Time) {
 	if o.dryRun {
 		cli.Cleanf(o.env.Stdout, "would recover %s in %s to %s\n", r.Scope(), ref, describeTarget(r.Target))
 	} else {

@@ -12,9 +12,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/model"
+	"pulley/internal/promotion"
 	"pulley/internal/publish"
 	"pulley/internal/release"
 	"pulley/internal/release/trust"
@@ -512,7 +512,7 @@ scripts, use --yes.`,
 
 func (o releasesCommand) signRelease(ctx context.Context, s *store.Store, version string, replace bool) error {
 	sign := o.sign.key(o.env).Sign
-	if err := change.Retry(func() error { return s.Releases.Sign(ctx, version, sign, !replace) }); err != nil {
+	if err := promotion.Retry(func() error { return s.Releases.Sign(ctx, version, sign, !replace) }); err != nil {
 		return err
 	}
 	r, err := s.Releases.Get(ctx, version)

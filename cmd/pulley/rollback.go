@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/model"
+	"pulley/internal/promotion"
 	"pulley/internal/store"
 )
 
@@ -82,7 +82,7 @@ EXIT STATUS
 const maxUndone = 10
 
 func (r rollbackOptions) rollback(ctx context.Context, s *store.Store, ref model.Ref, scope store.Scope) error {
-	u, err := change.PlanRollback(ctx, s, ref, scope, r.to)
+	u, err := promotion.PlanRollback(ctx, s, ref, scope, r.to)
 	if err != nil {
 		return err
 	}
@@ -110,7 +110,7 @@ func (r rollbackOptions) rollback(ctx context.Context, s *store.Store, ref model
 		}
 	}
 	if u.Other != nil {
-		cli.Cleanf(r.env.Stdout, "  epoch %d of %s stays in force: `pulley rollback -e %s%s` rolls it back\n", u.Other.Epoch, u.Other.Scope(), ref, change.Flags(u.Other.Scope()))
+		cli.Cleanf(r.env.Stdout, "  epoch %d of %s stays in force: `pulley rollback -e %s%s` rolls it back\n", u.Other.Epoch, u.Other.Scope(), ref, promotion.Flags(u.Other.Scope()))
 	}
 	if err := r.showMoves(u.Moves); err != nil || r.dryRun {
 		return err
@@ -118,10 +118,10 @@ func (r rollbackOptions) rollback(ctx context.Context, s *store.Store, ref model
 	if err := r.confirm(ctx, "Roll it back?"); err != nil {
 		return err
 	}
-	done, err := change.Rollback(ctx, s, ref, *u, r.to, r.changing())
+	done, err := promotion.Rollback(ctx, s, ref, *u, r.to, r.changing())
 	if err != nil {
 		return err
 	}
 	r.announce(ref, done)
-	return r.await(ctx, s, change.Awaiting(ref, done.Change))
+	return r.await(ctx, s, promotion.Awaiting(ref, done.Change))
 }

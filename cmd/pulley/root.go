@@ -11,9 +11,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/model"
+	"pulley/internal/promotion"
 	"pulley/internal/store"
 )
 
@@ -299,5 +299,5 @@ func (f *scopeFlags) find(ctx context.Context, s *store.Store, ref model.Ref) (s
 	if err != nil {
 		return scope, err
 	}
-	return scope, change.CheckScope(ctx, s, ref, scope)
+	return scope, promotion.CheckScope(ctx, s, ref, scope)
 }

@@ -9,11 +9,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/bounded"
-	"pulley/internal/change"
+	"pulley/internal/campaigns"
 	"pulley/internal/cli"
+	"pulley/internal/data"
 	"pulley/internal/join"
 	"pulley/internal/model"
 	"pulley/internal/pki"
+	"pulley/internal/promotion"
 	"pulley/internal/secrets"
 	"pulley/internal/store"
 )
@@ -46,7 +48,9 @@ EXIT STATUS
 		if err != nil {
 			return fmt.Errorf("cannot read secret %s: %w", args[0], err)
 		}
-		done, err := change.SetSecret(ctx, s, ref, d.editing(), args[0], value, sealer, d.changing())
+		done, err := campaigns.ChangeData(ctx, s, ref, d.changing(), func() (data.Edited, error) {
+			return data.SetSecret(ctx, s, ref, d.editing(), args[0], value, sealer, d.changing())
+		})
 		if err != nil {
 			return err
 		}
@@ -58,16 +62,16 @@ EXIT STATUS
 }
 
 // sealer returns what certifies recipients, with the identity of this operator.
-func (o *options) sealer() (change.Sealer, error) {
+func (o *options) sealer() (data.Sealer, error) {
 	c := o.connection
 	if c.CACert == "" || c.Cert == "" {
-		return change.Sealer{}, change.ErrNoCA
+		return data.Sealer{}, data.ErrNoCA
 	}
 	bundle, err := bounded.ReadFile(c.CACert, 1<<20)
 	if err != nil {
-		return change.Sealer{}, fmt.Errorf("cannot read the fleet's CA certificates: %w", err)
+		return data.Sealer{}, fmt.Errorf("cannot read the fleet's CA certificates: %w", err)
 	}
-	return change.Sealer{Bundle: bundle, DryRun: o.dryRun, Sealing: func(ctx context.Context, r join.SealingRequest) (join.SealingAnswer, error) {
+	return data.Sealer{Bundle: bundle, DryRun: o.dryRun, Sealing: func(ctx context.Context, r join.SealingRequest) (join.SealingAnswer, error) {
 		client, err := o.joins(bundle)
 		if err != nil {
 			return join.SealingAnswer{}, err
@@ -139,7 +143,7 @@ asks for confirmation; in scripts, use --yes.`,
 					return err
 				}
 			}
-			done, err := change.RotateSecrets(ctx, s, ref, change.Rotation{Role: role, Lost: lost}, sealer, o.changing())
+			done, err := data.RotateSecrets(ctx, s, ref, data.Rotation{Role: role, Lost: lost}, sealer, o.changing())
 			if err != nil {
 				return err
 			}
@@ -166,7 +170,7 @@ func (o *options) confirmLost(ctx context.Context, ref model.Ref, role string) e
 	return o.confirm(ctx, fmt.Sprintf("A backup of pki/secrets.key cannot restore the secrets of %s afterwards.\nForget their identities?", scopeOf(ref, role)))
 }
 
-func (o *options) announceRotation(ref model.Ref, role string, lost bool, done change.Rotated) {
+func (o *options) announceRotation(ref model.Ref, role string, lost bool, done data.Rotated) {
 	announcePermit(o.env, done.Change)
 	warnUnstated(o.env, ref, done.Unstated)
 	again := cli.Count(len(done.Secrets), "secret") + " encrypted again"
@@ -192,20 +196,20 @@ func (o *options) announceRotation(ref model.Ref, role string, lost bool, done c
 
 // rotateAfter rotates the secrets that a removed node could read. The node is removed already: it gets no new identity.
 func (o *options) rotateAfter(ctx context.Context, s *store.Store, ref model.Ref, node string, identity *store.Identity) error {
-	rotations, err := change.RotationsAfter(ctx, s, ref, identity)
+	rotations, err := data.RotationsAfter(ctx, s, ref, identity)
 	if err != nil {
 		return fmt.Errorf("cannot find the secrets that %s could read: %w\nrotate them: `pulley secret rotate -e %s --role ROLE`, and without --role", node, err, ref)
 	}
 	var failed []error
 	for _, r := range rotations {
 		sealer, err := o.sealer()
-		var done change.Rotated
+		var done data.Rotated
 		if err == nil {
-			done, err = change.RotateSecrets(ctx, s, ref, r, sealer, o.changing())
+			done, err = data.RotateSecrets(ctx, s, ref, r, sealer, o.changing())
 		}
 		if err != nil {
 			failed = append(failed, fmt.Errorf("%s is removed; cannot rotate the secrets of %s that it could read: %w\nits identity decrypts also later ones until you run `pulley secret rotate -e %s%s`",
-				node, scopeOf(ref, r.Role), err, ref, change.Flags(change.Scope{Role: r.Role})))
+				node, scopeOf(ref, r.Role), err, ref, promotion.Flags(promotion.Scope{Role: r.Role})))
 			continue
 		}
 		o.announceRotation(ref, r.Role, false, done)
@@ -232,7 +236,7 @@ former recipient of its role.`,
 	}
 	o.out.AddFlags(cmd.Flags())
 	return d.command(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, _ []string) error {
-		list, err := change.ListSecrets(ctx, s, ref, d.only())
+		list, err := data.ListSecrets(ctx, s, ref, d.only())
 		if err != nil {
 			return err
 		}

@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/internal/change"
 	"pulley/internal/cli"
 	"pulley/internal/model"
+	"pulley/internal/promotion"
 	"pulley/internal/release/trust"
 	"pulley/internal/store"
 )
@@ -50,7 +50,7 @@ EXIT STATUS
 				}
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				st, err := change.Sign(ctx, s, ref, off, signers, o.changing())
+				st, err := promotion.Sign(ctx, s, ref, off, signers, o.changing())
 				if err == nil {
 					o.announceStatement(ref, st)
 				}
@@ -69,7 +69,7 @@ EXIT STATUS
 }
 
 // announceStatement prints what was signed.
-func (o *options) announceStatement(ref model.Ref, st change.Signed) {
+func (o *options) announceStatement(ref model.Ref, st promotion.Signed) {
 	signed := "signed"
 	if o.dryRun {
 		signed = "would sign"

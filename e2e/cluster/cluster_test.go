@@ -20,7 +20,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/hieradata"
-	"pulley/internal/change"
+	"pulley/internal/data"
 	"pulley/internal/model"
 	"pulley/internal/store"
 )
@@ -406,7 +406,7 @@ func (w *world) inForce() map[string]map[string]bool {
 	for _, t := range tokens {
 		all[tokenWrite][t.Operator] = true
 	}
-	values, err := change.ReadData(ctx, st, ref, hieradata.ForRole("spare"), "")
+	values, err := data.Read(ctx, st, ref, hieradata.ForRole("spare"), "")
 	fail(err)
 	for _, v := range values {
 		all[dataWrite][v.Key] = true

@@ -15,7 +15,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/bounded"
-	"pulley/internal/change"
+	"pulley/internal/data"
 	"pulley/internal/fleet"
 	"pulley/internal/machines"
 	"pulley/internal/model"
@@ -108,7 +108,7 @@ type environment struct {
 	nodes      []fleet.Node        // all that are known, by name
 	lockedOut  []string            // nodes of the environment whose machines etcd refuses
 	uncalled   []string            // the same of names that the spec does not call for and that are not registered
-	secrets    []change.Secret
+	secrets    []data.Secret
 	secretsErr error
 	unrotated  map[string]int64 // removed nodes that decrypt later secrets, by the role of these
 	presigned  map[string]store.Presigned

@@ -7,7 +7,7 @@ import (
 	"slices"
 
 	"pulley/internal/access/fleetca"
-	"pulley/internal/change"
+	"pulley/internal/data"
 	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/secrets"
@@ -57,7 +57,7 @@ func KeyIn(dataDir string, o pki.Options) (Decrypts, error) {
 	if err != nil {
 		return nil, err
 	}
-	key, keyErr := ca.SecretsKey(false)
+	key, keyErr := secrets.Key(ca, false)
 	return func(_ context.Context, _ model.Ref, _ string, r store.Recipients) (bool, error) {
 		if keyErr != nil && !errors.Is(keyErr, fs.ErrNotExist) { // it is not lost
 			return false, keyErr
@@ -104,7 +104,7 @@ func ExamineSecrets(ctx context.Context, st *store.Store, decrypts Decrypts) (al
 
 func readSecrets(ctx context.Context, st *store.Store, e *environment) {
 	if e.spec != nil {
-		e.secrets, e.secretsErr = change.ListSecrets(ctx, st, e.ref, "")
+		e.secrets, e.secretsErr = data.ListSecrets(ctx, st, e.ref, "")
 	}
 	if e.spec == nil || e.secretsErr != nil || len(e.secrets) == 0 {
 		return
@@ -118,7 +118,7 @@ func readSecrets(ctx context.Context, st *store.Store, e *environment) {
 		if i.Removed == nil || !i.Removed.Rotate {
 			continue
 		}
-		for _, r := range change.PendingRotations(e.spec, have, i) {
+		for _, r := range data.PendingRotations(e.spec, have, i) {
 			e.unrotated[r.Role]++
 		}
 	}

@@ -11,46 +11,42 @@ import (
 	"strings"
 
 	"pulley/internal/atomicfile"
-	"pulley/internal/secrets"
 )
-
-// secretsKey is the file of the identity that decrypts the identities of nodes in etcd.
-const secretsKey = "secrets.key"
 
 // recipientScheme begins the URI of a recipient in its certificate.
 const recipientScheme = "pulley-recipient"
 
-// SecretsKey returns the identity in the folder's file secrets.key, and with create makes a missing one. Only a file that is really missing
-// is fs.ErrNotExist. Any other failure is another error, and replaces nothing: the key may be on a volume that is not mounted.
-func (c *CA) SecretsKey(create bool) (key string, err error) {
-	if key, err = c.readSecretsKey(); !create || !errors.Is(err, fs.ErrNotExist) {
-		return key, err
+// Kept returns the line in a file of the folder, and with create makes a missing file. Only a file that is really missing is fs.ErrNotExist.
+// Any other failure is another error, and replaces nothing: the file may be on a volume that is not mounted. valid checks the line.
+func (c *CA) Kept(name string, valid func(string) error, create func() (string, error)) (line string, err error) {
+	if line, err = c.kept(name, valid); create == nil || !errors.Is(err, fs.ErrNotExist) {
+		return line, err
 	}
 	unlock, err := lockFolder(c.dir)
 	if err != nil {
 		return "", err
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
-	if key, err = c.readSecretsKey(); !errors.Is(err, fs.ErrNotExist) { // of another process
-		return key, err
+	if line, err = c.kept(name, valid); !errors.Is(err, fs.ErrNotExist) { // of another process
+		return line, err
 	}
-	if key, _, err = secrets.NewIdentity(); err == nil {
-		err = atomicfile.Write(c.path(secretsKey), []byte(key+"\n"), 0o600)
+	if line, err = create(); err == nil {
+		err = atomicfile.Write(c.path(name), []byte(line+"\n"), 0o600)
 	}
-	return key, err
+	return line, err
 }
 
-func (c *CA) readSecretsKey() (string, error) {
-	b, err := readFile(c.path(secretsKey))
-	key := strings.TrimSpace(string(b))
+func (c *CA) kept(name string, valid func(string) error) (string, error) {
+	b, err := readFile(c.path(name))
+	line := strings.TrimSpace(string(b))
 	if err == nil {
-		if _, err = secrets.RecipientOf(key); err != nil {
-			err = fmt.Errorf("%s is empty or damaged", c.path(secretsKey))
+		if valid(line) != nil {
+			err = fmt.Errorf("%s is empty or damaged", c.path(name))
 		}
 	} else if _, ca := os.Stat(c.path(currentCert)); errors.Is(err, fs.ErrNotExist) && ca != nil {
-		err = fmt.Errorf("%s and %s are missing: the volume of the folder may not be mounted", c.path(secretsKey), currentCert)
+		err = fmt.Errorf("%s and %s are missing: the volume of the folder may not be mounted", c.path(name), currentCert)
 	}
-	return key, err
+	return line, err
 }
 
 // IssueRecipient certifies that secrets for a scope of an environment may be encrypted to a recipient. No server and no

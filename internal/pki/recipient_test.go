@@ -2,7 +2,6 @@ package pki
 
 import (
 	"crypto/x509"
-	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -54,47 +53,6 @@ func TestRecipientCannotBeSubstituted(t *testing.T) {
 	}
 	if _, err := ParseName(certs[0].Subject.CommonName); err == nil {
 		t.Error("the certificate has the name of a user")
-	}
-}
-
-// A key that is there and cannot be used, or whose volume is not mounted, must neither count as lost nor be replaced: its secrets would be lost.
-func TestOnlyMissingSecretsKeyIsMade(t *testing.T) {
-	t.Parallel()
-	for what, c := range map[string]struct {
-		spoil func(dir, file string) error
-		says  string // "": it is made
-	}{
-		"missing":          {func(string, string) error { return nil }, ""},
-		"link to nothing":  {func(dir, file string) error { return os.Symlink(filepath.Join(dir, "volume/secrets.key"), file) }, "a link to a missing file"},
-		"empty":            {func(_, file string) error { return os.WriteFile(file, nil, 0o600) }, "is empty or damaged"},
-		"damaged":          {func(_, file string) error { return os.WriteFile(file, []byte("AGE-SECRET-KEY-1\n"), 0o600) }, "is empty or damaged"},
-		"folder":           {func(_, file string) error { return os.Mkdir(file, 0o700) }, "is a directory"},
-		"unmounted folder": {func(dir, _ string) error { return os.Remove(filepath.Join(dir, currentCert)) }, "volume of the folder may not be mounted"},
-	} {
-		dir := t.TempDir()
-		ca := open(t, dir, Options{})
-		file := filepath.Join(dir, secretsKey)
-		if err := c.spoil(dir, file); err != nil {
-			t.Fatal(err)
-		}
-		before, _ := os.Lstat(file)
-		_, err := ca.SecretsKey(false)
-		key, made := ca.SecretsKey(true)
-		if c.says == "" {
-			again, read := ca.SecretsKey(true)
-			if !errors.Is(err, fs.ErrNotExist) || made != nil || read != nil || again != key {
-				t.Errorf("%s: %v, %v, %v", what, err, made, read)
-			}
-			continue
-		}
-		for _, err := range []error{err, made} {
-			if err == nil || errors.Is(err, fs.ErrNotExist) || !strings.Contains(err.Error(), c.says) {
-				t.Errorf("%s: %v", what, err)
-			}
-		}
-		if now, _ := os.Lstat(file); (before == nil) != (now == nil) || before != nil && !os.SameFile(before, now) {
-			t.Errorf("%s: the file was replaced", what)
-		}
 	}
 }
 

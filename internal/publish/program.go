@@ -112,11 +112,8 @@ func versionOf(ctx context.Context, file string) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("it is not pulley-agent: --version prints %q", clip.Line(line, 200))
 	}
-	return PlainVersion(strings.TrimSpace(version)), nil
+	return release.PlainVersion(strings.TrimSpace(version)), nil
 }
-
-// PlainVersion returns a version in the published form: git tags often begin with v.
-func PlainVersion(v string) string { return strings.TrimPrefix(v, "v") }
 
 // ProgramResult is the result of Program.
 type ProgramResult struct {

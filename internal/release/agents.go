@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -154,3 +155,6 @@ func (s *Releases) SignAgent(ctx context.Context, version string, sign Sign) err
 	err = s.sign(ctx, s.db.Keys.AgentRelease(version), r.Revision, trust.Agent, r.Record, r.Signatures, sign, "")
 	return etcd.Wrap(err, "cannot sign agent %s", version)
 }
+
+// PlainVersion returns a version in the published form: git tags often begin with v.
+func PlainVersion(v string) string { return strings.TrimPrefix(v, "v") }

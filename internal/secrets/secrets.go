@@ -176,3 +176,24 @@ func decrypt(identities []string, b []byte) ([]byte, error) {
 	}
 	return plain, nil
 }
+
+// Folder is the CA folder of serve.
+type Folder interface {
+	Kept(file string, valid func(string) error, create func() (string, error)) (string, error)
+}
+
+// Key returns the identity in the folder's file secrets.key, which decrypts the identities of nodes in etcd; with create it makes a missing
+// one. Only a file that is really missing is fs.ErrNotExist.
+func Key(f Folder, create bool) (string, error) {
+	var fresh func() (string, error)
+	if create {
+		fresh = func() (string, error) {
+			key, _, err := NewIdentity()
+			return key, err
+		}
+	}
+	return f.Kept("secrets.key", func(line string) error {
+		_, err := RecipientOf(line)
+		return err
+	}, fresh)
+}

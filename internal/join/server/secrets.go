@@ -284,7 +284,7 @@ func (d *Server) notLost(ref model.Ref, role string, have store.Recipients) ([]s
 
 // secretsKey returns the key of the CA folder, and with create makes a missing one. It refuses one that is there and cannot be used.
 func (d *Server) secretsKey(create bool) (string, error) {
-	key, err := d.CA.SecretsKey(create)
+	key, err := secrets.Key(d.CA, create)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		problem, _, _ := strings.Cut(err.Error(), "\n")
 		err = no(join.SecretsKeyUnusable, join.Params{Problem: model.Prose(problem)})

@@ -16,9 +16,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/hieradata"
-	"pulley/internal/change"
+	"pulley/internal/data"
 	"pulley/internal/join"
 	"pulley/internal/model"
+	"pulley/internal/promotion"
 	"pulley/internal/rollout"
 	"pulley/internal/secrets"
 	"pulley/internal/store"
@@ -92,7 +93,7 @@ type keeper struct {
 }
 
 // begin returns a store and a sealer that end at a request; 0: at none.
-func (k *keeper) begin(at int, after bool) (ctx context.Context, s *store.Store, sealer change.Sealer) {
+func (k *keeper) begin(at int, after bool) (ctx context.Context, s *store.Store, sealer data.Sealer) {
 	if k.asked != nil { // each command has one budget
 		k.asked.mu.Lock()
 		clear(k.asked.buckets)
@@ -104,7 +105,7 @@ func (k *keeper) begin(at int, after bool) (ctx context.Context, s *store.Store,
 	k.made = new(int)
 	c := cut{client.KV, &at, k.made, after, end}
 	client.KV = c
-	return ctx, store.Over(&client, nil, k.w.etcd.Endpoint, "", 5*time.Second), change.Sealer{
+	return ctx, store.Over(&client, nil, k.w.etcd.Endpoint, "", 5*time.Second), data.Sealer{
 		Bundle: k.w.ca.Bundle(), Reveal: k.admin.Reveal,
 		Sealing: func(ctx context.Context, r join.SealingRequest) (join.SealingAnswer, error) {
 			if c.hit() {
@@ -119,8 +120,8 @@ func (k *keeper) begin(at int, after bool) (ctx context.Context, s *store.Store,
 	}
 }
 
-func (k *keeper) author() change.Author {
-	return change.Author{Author: store.Author{By: "ann", At: time.Now()}}
+func (k *keeper) author() promotion.Author {
+	return promotion.Author{Author: store.Author{By: "ann", At: time.Now()}}
 }
 
 // check reads every acknowledged secret as an administrator and as a node, and the secrets of all generations.
@@ -132,7 +133,7 @@ func (k *keeper) check(when string) {
 	if err != nil {
 		t.Fatalf("%s: the node gets no identities: %v", when, err)
 	}
-	values, err := change.ReadData(ctx, s, dev, "", "")
+	values, err := data.Read(ctx, s, dev, "", "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +144,7 @@ func (k *keeper) check(when string) {
 			t.Errorf("%s: a node of the role reads %q of %s (%v)", when, plain, v.Key, err)
 		}
 	}
-	if err := change.RevealSecrets(ctx, s, dev, values, sealer); err != nil || len(values) != len(k.wanted) {
+	if err := data.RevealSecrets(ctx, s, dev, values, sealer); err != nil || len(values) != len(k.wanted) {
 		k.lost += len(k.wanted)
 		t.Fatalf("%s: an administrator reads %d secrets: %v", when, len(values), err)
 	}
@@ -196,7 +197,7 @@ func (k *keeper) checkGenerations() (read int) {
 // rotate rotates the secrets of a role, as `pulley secret rotate` does. Only an interruption or a rollout may fail it.
 func (k *keeper) rotate(role string, at int, after bool) bool {
 	ctx, s, sealer := k.begin(at, after)
-	_, err := change.RotateSecrets(ctx, s, dev, change.Rotation{Role: role}, sealer, k.author())
+	_, err := data.RotateSecrets(ctx, s, dev, data.Rotation{Role: role}, sealer, k.author())
 	switch {
 	case err == nil:
 		k.rotated++
@@ -227,7 +228,7 @@ func (k *keeper) remove(i, at int, after bool, servers ...*serve) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rotations, err := change.RotationsAfter(ctx, s, dev, identity)
+	rotations, err := data.RotationsAfter(ctx, s, dev, identity)
 	if err != nil || len(rotations) != 2 {
 		t.Fatalf("rotations after the removal: %+v, %v", rotations, err)
 	}
@@ -235,7 +236,7 @@ func (k *keeper) remove(i, at int, after bool, servers ...*serve) {
 		if !k.rotate(r.Role, at, after) {
 			continue
 		}
-		list, err := change.ReadData(ctx, s, dev, "", "")
+		list, err := data.Read(ctx, s, dev, "", "")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -255,15 +256,15 @@ func (k *keeper) set(key, role string, at int, after bool) {
 	k.sets++
 	value := fmt.Sprintf("%s %d", key, k.sets)
 	ctx, s, sealer := k.begin(at, after)
-	_, err := change.SetSecret(ctx, s, dev, change.DataEdit{Scope: change.Scope{Role: role}}, key, value, sealer, k.author())
+	_, err := data.SetSecret(ctx, s, dev, data.LayerEdit{Scope: promotion.Scope{Role: role}}, key, value, sealer, k.author())
 	switch {
 	case err == nil:
 		k.wanted[key] = value
 	case errors.Is(err, errCut) || errors.Is(err, context.Canceled):
 		ctx, s, sealer := k.begin(0, false)
-		now, err := change.ReadData(ctx, s, dev, "", key)
+		now, err := data.Read(ctx, s, dev, "", key)
 		if err == nil {
-			err = change.RevealSecrets(ctx, s, dev, now, sealer)
+			err = data.RevealSecrets(ctx, s, dev, now, sealer)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -402,14 +403,14 @@ func TestRotationOfManyNodesFitsIntoTheBudget(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	data, err := st.Targets.Data(ctx, dev, desires)
+	current, err := st.Targets.Data(ctx, dev, desires)
 	if err == nil {
-		_, err = st.Targets.ChangeData(ctx, dev, desires, data, layers, k.author().Author)
+		_, err = st.Targets.ChangeData(ctx, dev, desires, current, layers, k.author().Author)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	done, err := change.RotateSecrets(ctx, st, dev, change.Rotation{Role: "web"}, sealer, k.author())
+	done, err := data.RotateSecrets(ctx, st, dev, data.Rotation{Role: "web"}, sealer, k.author())
 	if err != nil || len(done.Secrets) != 66 || len(done.LeftOut) > 0 || done.Generation != 2 {
 		t.Errorf("%d secrets, generation %d: %v", len(done.Secrets), done.Generation, err)
 	}
@@ -430,11 +431,11 @@ func TestRotationOfManyNodesFitsIntoTheBudget(t *testing.T) {
 		}
 		return a, err
 	}
-	if _, err := change.RotateSecrets(ctx, st, dev, change.Rotation{Role: "web"}, sealer, k.author()); err != nil || waits == 0 {
+	if _, err := data.RotateSecrets(ctx, st, dev, data.Rotation{Role: "web"}, sealer, k.author()); err != nil || waits == 0 {
 		t.Errorf("after %d refusals: %v", waits, err)
 	}
-	list, err := change.ListSecrets(ctx, st, dev, "")
-	if err != nil || len(list) != 66 || slices.ContainsFunc(list, func(one change.Secret) bool { return !one.Current }) {
+	list, err := data.ListSecrets(ctx, st, dev, "")
+	if err != nil || len(list) != 66 || slices.ContainsFunc(list, func(one data.Secret) bool { return !one.Current }) {
 		t.Errorf("after two rotations, some of %d secrets are not current (%v)", len(list), err)
 	}
 }
@@ -446,13 +447,13 @@ type withoutKey struct {
 	err   error // of a key that is there
 }
 
-func (c *withoutKey) SecretsKey(create bool) (string, error) {
-	if c.err != nil || c.fresh == "" && !create {
+func (c *withoutKey) Kept(_ string, _ func(string) error, create func() (string, error)) (string, error) {
+	if c.err != nil || c.fresh == "" && create == nil {
 		return "", cmp.Or(c.err, fs.ErrNotExist)
 	}
 	var err error
 	if c.fresh == "" {
-		c.fresh, _, err = secrets.NewIdentity()
+		c.fresh, err = create()
 	}
 	return c.fresh, err
 }

@@ -21,6 +21,7 @@ import (
 	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/stablehash"
+	"pulley/internal/secrets"
 	"pulley/internal/store"
 )
 
@@ -45,7 +46,7 @@ const (
 type CA interface {
 	IssueClient(pub crypto.PublicKey, name pki.Name, lifetime time.Duration) ([]byte, error)
 	IssueRecipient(environment, scope, recipient string) ([]byte, error)
-	SecretsKey(create bool) (string, error)
+	secrets.Folder
 	Bundle() []byte
 	Fingerprints() []string
 }

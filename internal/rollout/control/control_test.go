@@ -16,9 +16,10 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/environments"
-	"pulley/internal/change"
+	"pulley/internal/campaigns"
 	"pulley/internal/desired"
 	"pulley/internal/model"
+	"pulley/internal/promotion"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/rollout"
@@ -458,7 +459,7 @@ func TestRecoverEndsARevivedRollout(t *testing.T) {
 	if wait := advance(); wait.Stop == nil || wait.Stop.Code != rollout.StopRestored {
 		t.Fatalf("it waits for %+v", wait)
 	}
-	done, err := change.Recover(t.Context(), f.s, dev, time.Now().Add(time.Hour), false, change.Author{Author: author()})
+	done, err := promotion.Recover(t.Context(), f.s, dev, time.Now().Add(time.Hour), false, promotion.Author{Author: author()})
 	if err != nil || len(done.Scopes) != 1 || done.Scopes[0].Passed != reached {
 		t.Fatalf("recovered %+v; %v", done, err)
 	}
@@ -501,15 +502,15 @@ func TestRecoverEndsARevivedRollout(t *testing.T) {
 // lost demands that a rollout or job in progress that cannot be read gives no order, and that `pulley recover` ends it, as each command shows.
 func (f *fleet) lost(plan rollout.Plan, what string) {
 	f.t.Helper()
-	ctx, by := f.t.Context(), change.Author{Author: author()}
+	ctx, by := f.t.Context(), promotion.Author{Author: author()}
 	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
 	for name, do := range map[string]func() error{
 		"serve":  func() error { _, err := c.Advance(ctx); return err },
-		"show":   func() error { _, err := change.LookAtRollout(ctx, f.s, dev, plan.Kind, "", time.Now()); return err },
-		"status": func() error { _, err := change.LookAtRollout(ctx, f.s, dev, "", plan.ID, time.Now()); return err },
-		"abort":  func() error { _, err := change.ActOnRollout(ctx, f.s, dev, change.Abort, "", by); return err },
-		"end":    func() error { _, err := change.AbortJob(ctx, f.s, dev, by); return err },
-		"revert": func() error { _, err := change.PlanRevert(ctx, f.s, dev); return err },
+		"show":   func() error { _, err := campaigns.LookAtRollout(ctx, f.s, dev, plan.Kind, "", time.Now()); return err },
+		"status": func() error { _, err := campaigns.LookAtRollout(ctx, f.s, dev, "", plan.ID, time.Now()); return err },
+		"abort":  func() error { _, err := campaigns.ActOnRollout(ctx, f.s, dev, campaigns.Abort, "", by); return err },
+		"end":    func() error { _, err := campaigns.AbortJob(ctx, f.s, dev, by); return err },
+		"revert": func() error { _, err := campaigns.PlanRevert(ctx, f.s, dev); return err },
 	} {
 		if err := do(); err == nil || !strings.Contains(err.Error(), "end it: `pulley recover -e dev`") {
 			f.t.Errorf("%s: %s of %s: %v", what, name, plan.ID, err)
@@ -522,7 +523,7 @@ func (f *fleet) lost(plan rollout.Plan, what string) {
 		f.t.Errorf("%s: web2 wants %+v: %v", what, d.Wanted(), err)
 	}
 	for _, lost := range []string{plan.ID, ""} {
-		done, err := change.Recover(ctx, f.s, dev, time.Now().Add(time.Hour), false, by)
+		done, err := promotion.Recover(ctx, f.s, dev, time.Now().Add(time.Hour), false, by)
 		if err != nil || lost != "" && (len(done.Scopes) != 1 || done.Scopes[0].Lost != lost) || lost == "" && len(done.Scopes) > 0 {
 			f.t.Errorf("%s: recovered %+v; %v", what, done, err)
 		}
