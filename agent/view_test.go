@@ -105,6 +105,12 @@ func TestLook(t *testing.T) {
 		{"it is asked for a run", func(_ *model.Status, d *model.Desired) { d.Host.Request = askedFor(model.RequestRun) }, model.Converged, ""},
 		{"it was disabled on the machine", func(s *model.Status, _ *model.Desired) { s.Disabled = "kernel debugging" }, model.Held, "kernel debugging"},
 		{"another machine has its name", func(s *model.Status, d *model.Desired) { s.Machine, d.Host.MachineID = "aaaa", "bbbb" }, model.FailedState, "this is machine aaaa"},
+		{"its new machine has not reported", func(s *model.Status, d *model.Desired) {
+			s.Machine, s.Outcome, s.SeenAt, d.Host.MachineID, d.Host.At = "aaaa", model.Failed, start.Add(-time.Hour), "bbbb", start.Add(-time.Minute)
+		}, model.Pending, "has not reported"},
+		{"its new machine is silent", func(s *model.Status, d *model.Desired) {
+			s.Machine, s.SeenAt, d.Host.MachineID, d.Host.At = "aaaa", start.Add(-2*time.Hour), "bbbb", start.Add(-time.Hour)
+		}, model.Silent, "2026-03-04T04:06:07Z"},
 		{"its own Puppet forbids runs", func(s *model.Status, _ *model.Desired) {
 			s.Cause = model.Cause{Reason: model.ReasonPuppetBlocked, Params: model.Params{Blocked: disabledPuppet}}
 		}, model.Held, "agent_disabled.lock"},

@@ -39,6 +39,15 @@ func Unscheduled(root, crontab string, now time.Time) error {
 	return nil
 }
 
+// Starts refuses a crontab that does not start the agent, where no `pulley-agent daemon` runs. Something else may start it.
+func Starts(root, crontab string) error {
+	text, err := bounded.ReadFile(crontab, 1<<20)
+	if err == nil && len(AgentJobs(text)) > 0 || filepath.Join("/", root) == "/" && runs(isDaemon) {
+		return nil
+	}
+	return fmt.Errorf("%s does not start the agent\nunless something else does: `pulley-agent bootstrap --from schedule`; where puppet agent runs: `pulley-agent takeover look`", crontab)
+}
+
 // CronRefuses returns why cron's check of root's account (pam_unix(8)) refuses its jobs, or nil.
 func CronRefuses(root string, now time.Time) error {
 	pam, _ := filepath.Glob(filepath.Join("/", root, "etc/pam.d/cron*")) // cron, crond
@@ -73,12 +82,28 @@ func CronRefuses(root string, now time.Time) error {
 func cronRuns() bool {
 	names, _ := filepath.Glob("/proc/[0-9]*/comm")
 	generators, _ := filepath.Glob("/usr/lib/systemd/system-generators/*cron*")
-	return len(names) == 0 || len(generators) > 0 || slices.ContainsFunc(names, func(name string) bool {
+	return len(names) == 0 || len(generators) > 0 || runs(func(comm, dir string) bool {
+		return isDaemon(comm, dir) || strings.Contains(comm, "cron") // cron, crond, cronie, fcron, bcron-sched
+	})
+}
+
+func isDaemon(comm, dir string) bool {
+	if comm != "pulley-agent\n" {
+		return false
+	}
+	args, _ := os.ReadFile(filepath.Join(dir, "cmdline"))
+	return strings.Contains(string(args), "\x00daemon\x00")
+}
+
+// runs reports whether a process is such a one. A zombie does not run.
+func runs(such func(comm, dir string) bool) bool {
+	names, _ := filepath.Glob("/proc/[0-9]*/comm")
+	return slices.ContainsFunc(names, func(name string) bool {
 		comm, err := os.ReadFile(name)
-		if err == nil && string(comm) == "pulley-agent\n" {
-			args, _ := os.ReadFile(filepath.Join(filepath.Dir(name), "cmdline"))
-			return strings.Contains(string(args), "\x00daemon\x00")
+		if err != nil || !such(string(comm), filepath.Dir(name)) {
+			return false
 		}
-		return err == nil && strings.Contains(string(comm), "cron") // cron, crond, cronie, fcron, bcron-sched
+		stat, _ := os.ReadFile(filepath.Join(filepath.Dir(name), "stat")) // proc_pid_stat(5)
+		return !strings.Contains(string(stat), ") Z ")
 	})
 }

@@ -134,6 +134,9 @@ func (o *options) conclude(c nodeconfig.Config, r runOptions, report agent.Repor
 		line += report.Note
 	case run == nil:
 		line += "nothing to do: " + d.Sentence()
+		if d.Reason == model.ReasonRefused && !d.Next.IsZero() {
+			line += fmt.Sprintf("; checked again after %s, or at once with --force", d.Next.UTC().Format(time.RFC3339))
+		}
 	case run.Noop && run.Outcome == model.Failed:
 		line += "the noop run" + of(r) + " failed" + part(*run)
 	case run.Noop:

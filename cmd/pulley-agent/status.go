@@ -72,7 +72,11 @@ func (o *options) localStatus() (localStatus, error) {
 	}
 	s, err := readStatus(d)
 	s.Signatures = stage.Check(o.signers())
-	if problem := o.unscheduled(); problem != nil {
+	problem := o.unscheduled()
+	if problem == nil {
+		problem = host.Starts(o.Root, nodeconfig.Under(o.Root).Crontab())
+	}
+	if problem != nil {
 		s.Schedule = problem.Error()
 	}
 	var damaged *agent.DamagedError

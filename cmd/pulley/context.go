@@ -268,8 +268,8 @@ func newContextList(o *options) *cobra.Command {
 
 // warnOfVariables reports that the commands of this terminal use no context.
 func (o *options) warnOfVariables() {
-	if o.context.name == "" && o.env.Getenv("PULLEY_CONTEXT") == "" && o.connection.NamesFleet(o.env) {
-		fmt.Fprintf(o.env.Stderr, "%s: note: --endpoints or PULLEY_ENDPOINTS is set: no context counts, unless --context names it\n", program)
+	if o.context.name == "" && o.env.Getenv("PULLEY_CONTEXT") == "" && o.env.Getenv("PULLEY_ENDPOINTS") != "" {
+		fmt.Fprintf(o.env.Stderr, "%s: note: PULLEY_ENDPOINTS is set: no context counts, unless --context names it\n", program)
 	}
 }
 

@@ -10,10 +10,10 @@ import (
 
 	"pulley/hieradata"
 	"pulley/internal/bounded"
-	"pulley/internal/campaigns"
 	"pulley/internal/cli"
 	"pulley/internal/data"
 	"pulley/internal/model"
+	"pulley/internal/rollouts"
 	"pulley/internal/store"
 )
 
@@ -217,7 +217,7 @@ func (d *dataOptions) edit(ctx context.Context, s *store.Store, ref model.Ref, e
 
 // change makes a change of live data, reports it, and waits for its nodes if the flags say so.
 func (d *dataOptions) change(ctx context.Context, s *store.Store, ref model.Ref, edit func() (data.Edited, error)) error {
-	done, err := campaigns.ChangeData(ctx, s, ref, d.changing(), edit)
+	done, err := rollouts.ChangeData(ctx, s, ref, d.changing(), edit)
 	if err != nil {
 		return err
 	}
@@ -225,7 +225,7 @@ func (d *dataOptions) change(ctx context.Context, s *store.Store, ref model.Ref,
 }
 
 // changed reports a change of live data, and waits for its nodes if the flags say so.
-func (d *dataOptions) changed(ctx context.Context, s *store.Store, ref model.Ref, done campaigns.DataChange) error {
+func (d *dataOptions) changed(ctx context.Context, s *store.Store, ref model.Ref, done rollouts.DataChange) error {
 	announcePermit(d.env, done.Change)
 	warnUnstated(d.env, ref, done.Unstated)
 	d.announceData(ref, done)
@@ -236,7 +236,7 @@ func (d *dataOptions) changed(ctx context.Context, s *store.Store, ref model.Ref
 	return d.await(ctx, s, data.Awaiting(ref, done.Edited))
 }
 
-func (d *dataOptions) announceData(ref model.Ref, done campaigns.DataChange) {
+func (d *dataOptions) announceData(ref model.Ref, done rollouts.DataChange) {
 	same := fmt.Sprintf("%s of %s has this value already", data.LayerNames(done.Layers), ref)
 	if len(done.Layers) == 0 {
 		same = fmt.Sprintf("the data of %s is the same already", ref)

@@ -16,12 +16,12 @@ import (
 
 	"pulley/hieradata"
 	"pulley/internal/bounded"
-	"pulley/internal/campaigns"
 	"pulley/internal/child"
 	"pulley/internal/cli"
 	"pulley/internal/data"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
+	"pulley/internal/rollouts"
 	"pulley/internal/store"
 )
 
@@ -82,7 +82,7 @@ func temporary(layer hieradata.Layer, head string, text []byte) (string, error) 
 var errSame = errors.New("the file is as it was opened")
 
 // edited opens the editor until what was saved parses, or the user gives up, and changes the layer.
-func (d *dataOptions) edited(ctx context.Context, s *store.Store, ref model.Ref, e data.LayerEdit, file string) (none campaigns.DataChange, err error) {
+func (d *dataOptions) edited(ctx context.Context, s *store.Store, ref model.Ref, e data.LayerEdit, file string) (none rollouts.DataChange, err error) {
 	given, err := bounded.ReadFile(file, hieradata.MaxInputBytes)
 	if err != nil {
 		return none, err
@@ -99,7 +99,7 @@ func (d *dataOptions) edited(ctx context.Context, s *store.Store, ref model.Ref,
 			return none, errSame
 		}
 		e.Whole.Text = text
-		done, err := campaigns.ChangeData(ctx, s, ref, d.changing(), func() (data.Edited, error) { return data.EditLayer(ctx, s, ref, e, d.changing()) })
+		done, err := rollouts.ChangeData(ctx, s, ref, d.changing(), func() (data.Edited, error) { return data.EditLayer(ctx, s, ref, e, d.changing()) })
 		if syntax := (*hieradata.SyntaxError)(nil); errors.As(err, &syntax) && d.env.Terminal && d.env.ErrTerminal {
 			cli.Complain(d.env, program, err)
 			if cli.Confirm(ctx, d.env, "", "edit again? [y/N] ", "y", "yes") == nil {

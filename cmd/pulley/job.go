@@ -7,10 +7,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/internal/campaigns"
 	"pulley/internal/cli"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
+	"pulley/internal/rollouts"
 	"pulley/internal/store"
 )
 
@@ -46,7 +46,7 @@ EXIT STATUS
 				return err
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				p, err := campaigns.PlanJob(ctx, s, ref, selection, order.JobOrder, o.env.Now())
+				p, err := rollouts.PlanJob(ctx, s, ref, selection, order.JobOrder, o.env.Now())
 				if err != nil {
 					return err
 				}
@@ -65,7 +65,7 @@ EXIT STATUS
 
 func newJobRetry(o *options) *cobra.Command {
 	var sel jobSelect
-	var order campaigns.JobOrder
+	var order rollouts.JobOrder
 	cmd := &cobra.Command{
 		Use: "retry [JOB] -e ENVIRONMENT", Short: "Run the nodes of a job that failed or never ran",
 		Long: `retry starts a job over the nodes of an ended job that failed or never ran, in the same order: of the newest one, or of that which is
@@ -77,7 +77,7 @@ named. It shows the groups, asks, and shows the job, as run does.`,
 				return err
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				p, again, err := campaigns.RestOfJob(ctx, s, ref, first(args), selection, order.SkipOutside, o.env.Now())
+				p, again, err := rollouts.RestOfJob(ctx, s, ref, first(args), selection, order.SkipOutside, o.env.Now())
 				if err != nil {
 					return err
 				}
@@ -100,10 +100,10 @@ func (o *options) addJobRun(cmd *cobra.Command) *cobra.Command {
 }
 
 // runJob shows a job, asks, starts it and follows it.
-func (o *options) runJob(ctx context.Context, s *store.Store, ref model.Ref, p campaigns.JobPlan, order campaigns.JobOrder) error {
+func (o *options) runJob(ctx context.Context, s *store.Store, ref model.Ref, p rollouts.JobPlan, order rollouts.JobOrder) error {
 	planned := o.changing()
 	planned.DryRun = true
-	r, err := campaigns.StartJob(ctx, s, ref, p, order, planned)
+	r, err := rollouts.StartJob(ctx, s, ref, p, order, planned)
 	if err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (o *options) runJob(ctx context.Context, s *store.Store, ref model.Ref, p c
 	if err := o.confirm(ctx, fmt.Sprintf("Run Puppet%s on %s?", how, cli.Count(r.Nodes, "node"))); err != nil {
 		return err
 	}
-	if r, err = campaigns.StartJob(ctx, s, ref, p, order, o.changing()); err != nil {
+	if r, err = rollouts.StartJob(ctx, s, ref, p, order, o.changing()); err != nil {
 		return err
 	}
 	fmt.Fprintf(o.env.Stdout, "%s started; `pulley serve` advances it\n%s", r.Name(), waysOn(ref))
@@ -130,7 +130,7 @@ func newJobList(o *options) *cobra.Command {
 		Use: "list -e ENVIRONMENT", Short: "List the jobs of an environment, newest first", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				all, damaged, err := campaigns.Rollouts(ctx, s, ref, rollout.Run)
+				all, damaged, err := rollouts.Rollouts(ctx, s, ref, rollout.Run)
 				if err != nil {
 					return err
 				}
@@ -158,7 +158,7 @@ func newJobShow(o *options) *cobra.Command {
 		Args: arguments(0, 1, "takes at most one job"),
 		RunE: func(c *cobra.Command, args []string) error {
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				r, err := campaigns.LookAtRollout(ctx, s, ref, rollout.Run, first(args), o.env.Now())
+				r, err := rollouts.LookAtRollout(ctx, s, ref, rollout.Run, first(args), o.env.Now())
 				if err != nil {
 					return err
 				}
@@ -197,7 +197,7 @@ func newJobAbort(o *options) *cobra.Command {
 		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				r, err := campaigns.AbortJob(ctx, s, ref, o.changing())
+				r, err := rollouts.AbortJob(ctx, s, ref, o.changing())
 				if err != nil {
 					return err
 				}

@@ -11,10 +11,10 @@ import (
 
 	"pulley/environments/applications"
 	"pulley/internal/bounded"
-	"pulley/internal/campaigns"
 	"pulley/internal/cli"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
+	"pulley/internal/rollouts"
 	"pulley/internal/store"
 )
 
@@ -36,23 +36,23 @@ func (f *jobSelect) addCatalog(c *cobra.Command) {
 }
 
 // addSkip adds the flag of a job that needs no healthy producers.
-func (f *jobSelect) addSkip(c *cobra.Command, order *campaigns.JobOrder) {
+func (f *jobSelect) addSkip(c *cobra.Command, order *rollouts.JobOrder) {
 	c.Flags().BoolVar(&order.SkipOutside, "skip-outside-check", false, "start also if what the nodes consume from other nodes is not healthy")
 }
 
-func (f *jobSelect) value() (sel campaigns.JobSelection, err error) {
-	sel = campaigns.JobSelection{Applications: f.applications, Instances: f.instances}
+func (f *jobSelect) value() (sel rollouts.JobSelection, err error) {
+	sel = rollouts.JobSelection{Applications: f.applications, Instances: f.instances}
 	if sel.Selection, err = f.selectFlags.value(); err != nil || f.catalog == "" {
 		return sel, err
 	}
 	data, err := bounded.ReadFile(f.catalog, applications.MaxCatalog)
-	sel.Catalog = &campaigns.Catalog{File: f.catalog, Data: data}
+	sel.Catalog = &rollouts.Catalog{File: f.catalog, Data: data}
 	return sel, err
 }
 
 // jobOrder are the flags about the pace of a job.
 type jobOrder struct {
-	campaigns.JobOrder
+	rollouts.JobOrder
 	batch string
 }
 
@@ -102,7 +102,7 @@ from nodes that are not selected, the nodes that could not run now, and how long
 				return err
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				p, err := campaigns.PlanJob(ctx, s, ref, selection, order.JobOrder, o.env.Now())
+				p, err := rollouts.PlanJob(ctx, s, ref, selection, order.JobOrder, o.env.Now())
 				if err != nil {
 					return err
 				}
@@ -131,7 +131,7 @@ from nodes that are not selected, the nodes that could not run now, and how long
 }
 
 // showJobPlan prints the groups of a job, and what an operator must know about them.
-func (o *options) showJobPlan(noun string, p campaigns.JobPlan) {
+func (o *options) showJobPlan(noun string, p rollouts.JobPlan) {
 	o.warn(p.Notes)
 	out := o.env.Stdout
 	of := cli.Count(p.Nodes, "node")
@@ -174,7 +174,7 @@ func (o *options) showJobPlan(noun string, p campaigns.JobPlan) {
 }
 
 // jobTime returns how long a job takes.
-func jobTime(t campaigns.JobTime, nodes int) string {
+func jobTime(t rollouts.JobTime, nodes int) string {
 	text := ""
 	switch likely := cli.Span(t.Likely.Round(time.Second)); {
 	case t.Unknown == nodes:

@@ -96,7 +96,7 @@ func newNodesAdd(o *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				todo, err := nodes.MayAdd(ctx, s, ref, h.Node)
+				joined, err := nodes.MayAdd(ctx, s.Identities, ref, h.Node)
 				if err != nil {
 					return err
 				}
@@ -105,10 +105,14 @@ func newNodesAdd(o *options) *cobra.Command {
 					return err
 				}
 				fmt.Fprintf(o.env.Stdout, "added %s to the host list of %s, role %s\n", h.Node, ref, h.Role)
-				if todo != "" {
-					fmt.Fprintln(o.env.Stderr, todo)
+				if joined || o.dryRun {
+					return nil
 				}
-				return nil
+				secured, err := s.Access.AuthEnabled(ctx)
+				if secured {
+					fmt.Fprintf(o.env.Stderr, "%s: note: etcd refuses it until it joins: `pulley userdata %s -e %s --new-token` for a new machine, `pulley token create --node %[2]s -e %[3]s` for one that runs\n", program, h.Node, ref)
+				}
+				return err
 			})
 		},
 	}

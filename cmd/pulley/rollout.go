@@ -13,11 +13,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/environments/applications"
-	"pulley/internal/campaigns"
 	"pulley/internal/cli"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/rollout/preview"
+	"pulley/internal/rollouts"
 	"pulley/internal/store"
 )
 
@@ -27,22 +27,22 @@ func newRollout(o *options) *cobra.Command {
 			"more nodes fail than the policy allows. `pulley serve` advances it. While it is in progress, nothing else changes the targets\n"+
 			"of the environment.",
 		newRolloutStart(o), newRolloutList(o), newRolloutShow(o), newRolloutWatch(o),
-		o.newRolloutAct(campaigns.Pause, "Order no further node", "pause stops a rollout after the nodes in progress. Nodes that took the target keep it."),
-		o.newRolloutAct(campaigns.Resume, "Continue a paused rollout, and accept the failures so far",
+		o.newRolloutAct(rollouts.Pause, "Order no further node", "pause stops a rollout after the nodes in progress. Nodes that took the target keep it."),
+		o.newRolloutAct(rollouts.Resume, "Continue a paused rollout, and accept the failures so far",
 			"resume continues a paused rollout. The failures so far count no longer for the limits of its policy."),
-		o.newRolloutAct(campaigns.Again, "Order the failed nodes again, before the others",
+		o.newRolloutAct(rollouts.Again, "Order the failed nodes again, before the others",
 			"retry orders the failed nodes again, and continues the rollout when they have ended. It also continues an aborted rollout."),
-		o.newRolloutAct(campaigns.Abort, "Order no further node, and refuse to resume",
+		o.newRolloutAct(rollouts.Abort, "Order no further node, and refuse to resume",
 			"abort ends the orders of a rollout. Nodes that took the target keep it, and the rollout owns the targets until `rollout revert`, or\n"+
 				"until they are changed with --abort-campaign, for example by `pulley promote`."),
-		o.newRolloutAct(campaigns.Approve, "Let a rollout continue that waits for an approval", "approve lets a rollout continue after its canaries (promote: manual), or with its next batch (promote: batches)."),
+		o.newRolloutAct(rollouts.Approve, "Let a rollout continue that waits for an approval", "approve lets a rollout continue after its canaries (promote: manual), or with its next batch (promote: batches)."),
 		newRolloutSkip(o), newRolloutRevert(o),
 	)
 }
 
 func newRolloutStart(o *options) *cobra.Command {
 	var data int64
-	to := campaigns.RolloutTarget{}
+	to := rollouts.RolloutTarget{}
 	cmd := &cobra.Command{
 		Use: "start [VERSION] -e ENVIRONMENT", Short: "Start a rollout of a release, of live data or of the agent",
 		Long: `start begins a rollout of a release to all registered nodes of an environment, or of a role. Nodes with a release of their own or of
@@ -77,7 +77,7 @@ target that fails on a node whose last run did not fail, or that changes more re
 			}
 			to.Version, to.Data = strings.Join(args, ""), model.Generation(data)
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				r, err := campaigns.StartRollout(ctx, s, ref, sc, to, o.changing())
+				r, err := rollouts.StartRollout(ctx, s, ref, sc, to, o.changing())
 				if err != nil {
 					return err
 				}
@@ -102,7 +102,7 @@ target that fails on a node whose last run did not fail, or that changes more re
 }
 
 // announceRollout prints a rollout that starts.
-func (o *options) announceRollout(ref model.Ref, r campaigns.Rollout) error {
+func (o *options) announceRollout(ref model.Ref, r rollouts.Rollout) error {
 	fmt.Fprintf(o.env.Stdout, "%s of %s in %s: %s, of which %d may fail\n", strings.TrimSpace("rollout "+r.ID), r.What(), ref, cli.Count(r.Nodes, "node"), r.MayFail)
 	if err := o.showGroups(r); err != nil {
 		return err
@@ -123,7 +123,7 @@ func (o *options) announceRollout(ref model.Ref, r campaigns.Rollout) error {
 }
 
 // showUnready prints the nodes that could not begin at the start of a rollout, and what its policy does with them.
-func (o *options) showUnready(r campaigns.Rollout) error {
+func (o *options) showUnready(r rollouts.Rollout) error {
 	if len(r.Unready) == 0 {
 		return nil
 	}
@@ -158,7 +158,7 @@ func newRolloutList(o *options) *cobra.Command {
 		Use: "list -e ENVIRONMENT", Short: "List the rollouts of an environment, newest first", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				all, damaged, err := campaigns.Rollouts(ctx, s, ref, rollout.Take)
+				all, damaged, err := rollouts.Rollouts(ctx, s, ref, rollout.Take)
 				if err != nil {
 					return err
 				}
@@ -191,9 +191,9 @@ func newRolloutShow(o *options) *cobra.Command {
 				id = args[0]
 			}
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				r, err := campaigns.LookAtRollout(ctx, s, ref, rollout.Take, id, o.env.Now())
+				r, err := rollouts.LookAtRollout(ctx, s, ref, rollout.Take, id, o.env.Now())
 				if err == nil {
-					err = campaigns.ReadChanges(ctx, s, ref, &r)
+					err = rollouts.ReadChanges(ctx, s, ref, &r)
 				}
 				if err != nil {
 					return err
@@ -210,7 +210,7 @@ func newRolloutShow(o *options) *cobra.Command {
 // shownMembers limits the nodes that `rollout show` lists.
 const shownMembers = 20
 
-func (o *options) showRollout(ref model.Ref, r campaigns.Rollout) error {
+func (o *options) showRollout(ref model.Ref, r rollouts.Rollout) error {
 	cli.Cleanf(o.env.Stdout, "%s in %s: %s; %d of %s done, %d failed, %d skipped\n", r.Name(), ref, r.State, r.Done, cli.Count(r.Nodes, "node"), r.Failed, r.Skipped)
 	cli.Cleanf(o.env.Stdout, "started by %s at %s", r.By, r.At.UTC().Format(time.RFC3339))
 	if !r.Ended.IsZero() {
@@ -246,13 +246,13 @@ func (o *options) showRollout(ref model.Ref, r campaigns.Rollout) error {
 }
 
 // showMembers lists the nodes in progress, failed or skipped.
-func (o *options) showMembers(r campaigns.Rollout) error {
+func (o *options) showMembers(r rollouts.Rollout) error {
 	if len(r.Members) == 0 {
 		return nil
 	}
 	t := cli.NewTable(o.env)
 	head := []string{"NODE", "STATE", "SINCE", "WHY", "RUN"}
-	if slices.ContainsFunc(r.Members, func(m campaigns.RolloutNode) bool { return len(m.Does) > 0 }) {
+	if slices.ContainsFunc(r.Members, func(m rollouts.RolloutNode) bool { return len(m.Does) > 0 }) {
 		head = append(head, "COMPONENTS")
 		t.Spare("COMPONENTS")
 	}
@@ -283,7 +283,7 @@ func does(names []applications.Name) []string {
 	return []string{strings.Join(all, ", ")}
 }
 
-func (o *options) showGroups(r campaigns.Rollout) error {
+func (o *options) showGroups(r rollouts.Rollout) error {
 	rows := [][]string{{"GROUP", "NODES", "AT A TIME", "BEGUN", "MAY FAIL", "TOOK", "SLOWEST BATCH"}}
 	for _, g := range r.Groups {
 		fails, took, slowest := "", "", ""
@@ -312,7 +312,7 @@ func (o *options) showGroups(r campaigns.Rollout) error {
 }
 
 // newRolloutAct returns the verb of an act on the rollout in progress.
-func (o *options) newRolloutAct(act campaigns.Act, short, long string) *cobra.Command {
+func (o *options) newRolloutAct(act rollouts.Act, short, long string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: string(act) + " -e ENVIRONMENT", Short: short, Long: long, Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error { return o.actOnRollout(c, act, "") },
@@ -327,7 +327,7 @@ func newRolloutSkip(o *options) *cobra.Command {
 			"withdrawn if it did not begin. A node that began, and did not answer before its deadline, frees its place in the batch, although it\n" +
 			"may still run. A node that settles counts as done at once. A skipped node keeps its target until the rollout ends.",
 		Args: arguments(1, 1, "takes one node"),
-		RunE: func(c *cobra.Command, args []string) error { return o.actOnRollout(c, campaigns.Skip, args[0]) },
+		RunE: func(c *cobra.Command, args []string) error { return o.actOnRollout(c, rollouts.Skip, args[0]) },
 	}
 	return o.addRolloutAct(cmd)
 }
@@ -339,9 +339,9 @@ func (o *options) addRolloutAct(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-func (o *options) actOnRollout(c *cobra.Command, act campaigns.Act, node string) error {
+func (o *options) actOnRollout(c *cobra.Command, act rollouts.Act, node string) error {
 	return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-		r, err := campaigns.ActOnRollout(ctx, s, ref, act, node, o.changing())
+		r, err := rollouts.ActOnRollout(ctx, s, ref, act, node, o.changing())
 		if err != nil {
 			return err
 		}

@@ -5,13 +5,13 @@ import (
 	"strconv"
 	"time"
 
-	"pulley/internal/campaigns"
 	"pulley/internal/cli"
 	"pulley/internal/model"
+	"pulley/internal/rollouts"
 )
 
 // showChanges prints what the runs of a rollout changed on which nodes.
-func (o *options) showChanges(ref model.Ref, r campaigns.Rollout) error {
+func (o *options) showChanges(ref model.Ref, r rollouts.Rollout) error {
 	c := r.Changes
 	if len(c.Resources) > 0 {
 		t := cli.NewTable(o.env)

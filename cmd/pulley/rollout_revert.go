@@ -7,9 +7,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/internal/campaigns"
 	"pulley/internal/cli"
 	"pulley/internal/model"
+	"pulley/internal/rollouts"
 	"pulley/internal/store"
 )
 
@@ -47,7 +47,7 @@ EXIT STATUS
 }
 
 func (o *options) revertRollout(ctx context.Context, s *store.Store, ref model.Ref) error {
-	r, err := campaigns.PlanRevert(ctx, s, ref)
+	r, err := rollouts.PlanRevert(ctx, s, ref)
 	if err != nil {
 		return err
 	}
@@ -67,11 +67,11 @@ func (o *options) revertRollout(ctx context.Context, s *store.Store, ref model.R
 	if err := o.confirm(ctx, "Revert it?"); err != nil {
 		return err
 	}
-	done, err := campaigns.RevertRollout(ctx, s, ref, r, o.changing())
+	done, err := rollouts.RevertRollout(ctx, s, ref, r, o.changing())
 	if err != nil {
 		return err
 	}
 	fmt.Fprintf(o.env.Stdout, "rollout %s of %s in %s: reverted (epoch %d)\n", r.Rollout.ID, r.Rollout.What(), ref, done.Epoch)
 	o.announceTrust(ref, done)
-	return o.await(ctx, s, campaigns.AwaitingRevert(ref, done))
+	return o.await(ctx, s, rollouts.AwaitingRevert(ref, done))
 }

@@ -9,10 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/internal/campaigns"
 	"pulley/internal/cli"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
+	"pulley/internal/rollouts"
 	"pulley/internal/store"
 )
 
@@ -41,8 +41,8 @@ EXIT STATUS
 }
 
 func (o *options) watchRollout(ctx context.Context, s *store.Store, ref model.Ref, kind rollout.Kind, id string) error {
-	out, shown, before := o.env.Stdout, "", campaigns.Rollout{}
-	r, err := campaigns.LookAtRollout(ctx, s, ref, kind, id, o.env.Now())
+	out, shown, before := o.env.Stdout, "", rollouts.Rollout{}
+	r, err := rollouts.LookAtRollout(ctx, s, ref, kind, id, o.env.Now())
 	for ; ; r, err = before.Again(ctx, s, ref, o.env.Now()) { // also after another one began
 		if err != nil {
 			o.detached(before, ref)
@@ -65,9 +65,9 @@ func (o *options) watchRollout(ctx context.Context, s *store.Store, ref model.Re
 		switch {
 		case err != nil:
 			return err
-		case r.State == campaigns.RolloutCompleted:
+		case r.State == rollouts.RolloutCompleted:
 			return nil
-		case r.State == before.State && r.Sentence() == before.Sentence() && (r.State != campaigns.RolloutAdvancing || r.Waits()):
+		case r.State == before.State && r.Sentence() == before.Sentence() && (r.State != rollouts.RolloutAdvancing || r.Waits()):
 			return &cli.SilentError{Code: cli.ExitDegraded} // seen twice: a look reads the gate after the state
 		}
 		before = r
@@ -83,8 +83,8 @@ func (o *options) watchRollout(ctx context.Context, s *store.Store, ref model.Re
 }
 
 // detached prints what an interrupted view of a job leaves, and the ways to continue.
-func (o *options) detached(r campaigns.Rollout, ref model.Ref) {
-	if r.Kind == rollout.Run && r.State == campaigns.RolloutAdvancing {
+func (o *options) detached(r rollouts.Rollout, ref model.Ref) {
+	if r.Kind == rollout.Run && r.State == rollouts.RolloutAdvancing {
 		fmt.Fprintf(o.env.Stdout, "the view ended, and %s continues\n%s", r.Name(), waysOn(ref))
 	}
 }
@@ -96,7 +96,7 @@ func waysOn(ref model.Ref) string {
 }
 
 // tellRollout prints what happened since an earlier look, and what the rollout waits for if that changed.
-func (o *options) tellRollout(r, before campaigns.Rollout, shown *string) error {
+func (o *options) tellRollout(r, before rollouts.Rollout, shown *string) error {
 	at := o.env.Now().UTC().Format(time.RFC3339)
 	for _, line := range r.Since(before) {
 		cli.Cleanf(o.env.Stdout, "%s %s\n", at, line)

@@ -9,13 +9,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/bounded"
-	"pulley/internal/campaigns"
 	"pulley/internal/cli"
 	"pulley/internal/data"
 	"pulley/internal/join"
 	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/promotion"
+	"pulley/internal/rollouts"
 	"pulley/internal/secrets"
 	"pulley/internal/store"
 )
@@ -48,7 +48,7 @@ EXIT STATUS
 		if err != nil {
 			return fmt.Errorf("cannot read secret %s: %w", args[0], err)
 		}
-		done, err := campaigns.ChangeData(ctx, s, ref, d.changing(), func() (data.Edited, error) {
+		done, err := rollouts.ChangeData(ctx, s, ref, d.changing(), func() (data.Edited, error) {
 			return data.SetSecret(ctx, s, ref, d.editing(), args[0], value, sealer, d.changing())
 		})
 		if err != nil {

@@ -14,10 +14,10 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pulley/internal/campaigns"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
+	"pulley/internal/rollouts"
 	"pulley/internal/store"
 )
 
@@ -124,7 +124,7 @@ func (v statusOptions) showAll(c *cobra.Command) error {
 			}
 			one := tally.Outline(ref.String())
 			if id := tally.Gate.Rollout; id != "" {
-				if r, err := campaigns.LookAtRollout(ctx, s, ref, "", id, v.env.Now()); err == nil {
+				if r, err := rollouts.LookAtRollout(ctx, s, ref, "", id, v.env.Now()); err == nil {
 					one.Rollout = r.Sentence()
 				} else {
 					v.warn([]string{err.Error()})
@@ -220,7 +220,7 @@ func (v statusOptions) read(ctx context.Context, s *store.Store, ref model.Ref, 
 	}
 	status.AddBoots(boots)
 	if id := f.Desires.Gate.Rollout; id != "" {
-		switch r, err := campaigns.LookAtRollout(ctx, s, ref, "", id, v.env.Now()); {
+		switch r, err := rollouts.LookAtRollout(ctx, s, ref, "", id, v.env.Now()); {
 		case errors.Is(err, model.ErrUnreachable):
 			return status, err
 		case err != nil:
@@ -409,7 +409,7 @@ its result.`,
 					}
 					x.FirstBoot = boots[x.Node]
 				}
-				if x.Rollout, err = campaigns.PlaceInRollout(ctx, s, ref, f.Desires.Gate, args[0], o.env.Now()); err != nil {
+				if x.Rollout, err = rollouts.PlaceInRollout(ctx, s, ref, f.Desires.Gate, args[0], o.env.Now()); err != nil {
 					o.warn([]string{err.Error()})
 				}
 				return o.out.Print(o.env, x, func(*cli.Table) error {

@@ -36,7 +36,7 @@ type Edited struct {
 // EditLayer makes the next generation of live data with one layer edited. It returns a ChangedLayer if an edit of a whole layer was
 // based on another state of it.
 func EditLayer(ctx context.Context, s *store.Store, ref model.Ref, e LayerEdit, a promotion.Author) (done Edited, err error) {
-	return again(func() (Edited, error) { return editData(ctx, s, ref, e, a) })
+	return again(func() (Edited, error) { return editLayer(ctx, s, ref, e, a) })
 }
 
 // again makes a generation, and begins again from the data in force if another operator changed it meanwhile.
@@ -60,7 +60,7 @@ func commit(ctx context.Context, s *store.Store, ref model.Ref, d store.Desires,
 	return store.Change{Kind: store.DataChange, Before: d.Default, After: added.Overlay(d.Default)}, err
 }
 
-// findLayer is Find, which also accepts a role or a node that only has a layer: what a removed one left can be read and removed.
+// findLayer is promotion.Find, which also accepts a role or a node that only has a layer: what a removed one left can be read and removed.
 func findLayer(ctx context.Context, s *store.Store, ref model.Ref, scope promotion.Scope) (store.FleetState, error) {
 	f, err := promotion.Find(ctx, s, ref, scope)
 	if err == nil || f.Spec == nil {
@@ -73,7 +73,7 @@ func findLayer(ctx context.Context, s *store.Store, ref model.Ref, scope promoti
 	return f, errors.Join(err, unread)
 }
 
-func editData(ctx context.Context, s *store.Store, ref model.Ref, e LayerEdit, a promotion.Author) (Edited, error) {
+func editLayer(ctx context.Context, s *store.Store, ref model.Ref, e LayerEdit, a promotion.Author) (Edited, error) {
 	f, err := findLayer(ctx, s, ref, e.Scope)
 	if err != nil {
 		return Edited{}, err
@@ -312,7 +312,7 @@ func Read(ctx context.Context, s *store.Store, ref model.Ref, only hieradata.Lay
 	return values, nil
 }
 
-// Awaiting is that of promotion, for the nodes that see a changed layer of live data: the target of all nodes changed.
+// Awaiting is as promotion.Awaiting, for the nodes that see a changed layer of live data: the target of all nodes changed.
 func Awaiting(ref model.Ref, done Edited) fleet.Awaited {
 	a := promotion.Awaiting(ref, done.Change)
 	a.What = fmt.Sprintf("the change of data in %s of %s", LayerNames(done.Layers), ref)

@@ -35,10 +35,10 @@ func Import(ctx context.Context, s *store.Store, ref model.Ref, dir string, encr
 	if len(wanted) == 0 {
 		return Edited{}, fmt.Errorf("cannot import %s: it has no data\n`pulley data revert 0 -e %s` removes all live data", dir, ref)
 	}
-	return again(func() (Edited, error) { return importData(ctx, s, ref, wanted, encrypted, sealer, a) })
+	return again(func() (Edited, error) { return importFolder(ctx, s, ref, wanted, encrypted, sealer, a) })
 }
 
-func importData(ctx context.Context, s *store.Store, ref model.Ref, wanted map[hieradata.Layer][]byte, encrypted bool, sealer func() (Sealer, error), a promotion.Author) (Edited, error) {
+func importFolder(ctx context.Context, s *store.Store, ref model.Ref, wanted map[hieradata.Layer][]byte, encrypted bool, sealer func() (Sealer, error), a promotion.Author) (Edited, error) {
 	f, err := promotion.Find(ctx, s, ref, promotion.Scope{})
 	if err != nil {
 		return Edited{}, err

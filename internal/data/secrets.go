@@ -61,7 +61,7 @@ func SetSecret(ctx context.Context, s *store.Store, ref model.Ref, e LayerEdit, 
 		quoted := "'" + text + "'" // a ciphertext has no quotes
 		sealed := e
 		sealed.Keys, sealed.secret = []KeyEdit{{key, &quoted}}, &to
-		return editData(ctx, s, ref, sealed, a)
+		return editLayer(ctx, s, ref, sealed, a)
 	})
 	done.WasPlain = slices.ContainsFunc(done.Differences, func(d Difference) bool {
 		return d.From != nil && !d.From.IsSecret()

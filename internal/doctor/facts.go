@@ -107,7 +107,7 @@ type environment struct {
 	wanted     map[string]bool     // nodes that the spec calls for
 	nodes      []fleet.Node        // all that are known, by name
 	lockedOut  []string            // nodes of the environment whose machines etcd refuses
-	uncalled   []string            // the same of names that the spec does not call for and that are not registered
+	unknown    []string            // the same of names that the spec does not call for and that are not registered
 	secrets    []data.Secret
 	secretsErr error
 	unrotated  map[string]int64 // removed nodes that decrypt later secrets, by the role of these
@@ -266,7 +266,7 @@ func (e *environment) compare(ctx context.Context, st *store.Store, now time.Tim
 		return nil
 	}
 	for try := 0; ; try++ {
-		f, err := st.Fleet.State(ctx, e.ref)
+		f, err := fleet.Find(ctx, st, e.ref, fleet.Selection{})
 		if err != nil {
 			return err
 		}
@@ -274,7 +274,7 @@ func (e *environment) compare(ctx context.Context, st *store.Store, now time.Tim
 		if st := f.Desires.Statement; st != nil && !st.Off {
 			e.stated, e.ends = st.At, st.Until
 		}
-		e.lockedOut, e.uncalled = nil, nil
+		e.lockedOut, e.unknown = nil, nil
 		for node := range sorted(f.Lockouts) {
 			_, listed := f.Hosts[node]
 			_, called := e.spec.RoleOf(node)
@@ -283,7 +283,7 @@ func (e *environment) compare(ctx context.Context, st *store.Store, now time.Tim
 			case listed || called:
 				e.lockedOut = append(e.lockedOut, node)
 			default:
-				e.uncalled = append(e.uncalled, node)
+				e.unknown = append(e.unknown, node)
 			}
 		}
 		e.unchecked, e.signers = nil, map[string][]string{}

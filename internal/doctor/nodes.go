@@ -24,6 +24,7 @@ const (
 	turnsWait     = 5 * time.Minute  // a machine that waits longer for its turn is kept from it
 	turnsAsked    = 2 * time.Minute  // a waiting machine asks at least once a minute
 	sendingTakes  = 15 * time.Minute // a living serve sends a notice within this time, retries included
+	stillReports  = time.Hour        // a machine that is not on the host list, and reported within this time, runs
 	someOf        = 5                // nodes that a finding names
 
 	mostUnreadable = 100 // keys of an environment, and of none, that are listed
@@ -130,8 +131,19 @@ func nodes(f *facts) (all []Finding) {
 		if n := len(e.lockedOut); n > 0 {
 			all = append(all, Finding{Code: nodesLockedOut, Severity: Problem, Environment: env, Params: Params{Nodes: e.lockedOut[:min(n, someOf)], Count: int64(n)}})
 		}
-		if n := len(e.uncalled); n > 0 {
-			all = append(all, Finding{Code: uncalledLockedOut, Severity: Warning, Environment: env, Params: Params{Nodes: e.uncalled[:min(n, someOf)], Count: int64(n)}})
+		lost := Finding{Code: nodesUnlisted, Severity: Warning, Environment: env}
+		for _, n := range e.nodes {
+			if p := &lost.Params; f.access.On && n.State == model.Unregistered && n.Reason == model.ReasonUnregistered && n.LastSeen != nil && f.now.Sub(*n.LastSeen) < stillReports {
+				if p.Count++; p.Count <= someOf {
+					p.Nodes = append(p.Nodes, n.Node)
+				}
+			}
+		}
+		if lost.Params.Count > 0 {
+			all = append(all, lost)
+		}
+		if n := len(e.unknown); n > 0 {
+			all = append(all, Finding{Code: unknownLockedOut, Severity: Warning, Environment: env, Params: Params{Nodes: e.unknown[:min(n, someOf)], Count: int64(n)}})
 		}
 		ahead, rivals := Finding{Code: clocksAhead, Params: Params{Count2: hosts}}, Finding{Code: otherPuppet, Params: Params{Count2: hosts}}
 		unscheduled := map[string]*Finding{}

@@ -146,9 +146,10 @@ const (
 
 	nodesLockedOut Code = "nodes_locked_out"
 
-	uncalledLockedOut Code = "uncalled_locked_out"
-	clocksAhead       Code = "clocks_ahead"
-	otherPuppet       Code = "other_puppet"
+	nodesUnlisted    Code = "nodes_unlisted"
+	unknownLockedOut Code = "unknown_locked_out"
+	clocksAhead      Code = "clocks_ahead"
+	otherPuppet      Code = "other_puppet"
 
 	notScheduled Code = "not_scheduled"
 
@@ -434,9 +435,12 @@ func (f Finding) render() (sentence, remedy string) {
 			"run `pulley-agent status` on such a node: it names a schedule that does not run. `pulley-agent run` names other causes"
 	case nodesLockedOut:
 		return "etcd refuses the certificates of nodes, as after a restore from an older backup: " + someNodes(p), fleet.JoinAgain(env, p.Nodes[0])
-	case uncalledLockedOut:
+	case nodesUnlisted:
+		return "nodes report and are not on the host list, as after a restore from an older backup: " + someNodes(p),
+			fleet.JoinAgain(env, p.Nodes[0])
+	case unknownLockedOut:
 		return "etcd refuses the certificates of machines whose names are no nodes of the environment, as after a restore from an older backup: " + someNodes(p),
-			"raise the cardinality of the role in the environment file and run `pulley env apply`; " + fleet.JoinAgain(env, p.Nodes[0]) + "; else delete the machine"
+			"for such a machine to be a node, raise the cardinality of its role in the environment file, or add it to the members, and run `pulley env apply`; " + fleet.JoinAgain(env, p.Nodes[0]) + "; else delete the machine"
 	case clocksAhead:
 		return fmt.Sprintf("%d of %d nodes have a clock that is ahead, %s%s", p.Count, p.Count2, someNodes(p), cause(p.Text)),
 			"correct the clock of such a node: if it stops to report, it does not become silent until another node reports"

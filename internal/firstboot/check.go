@@ -250,7 +250,7 @@ func (c *checker) machine(p Plan) {
 	case joins && len(p.CA) == 0:
 		c.add("servers", "", "there are servers without the pin of their CA: the machine could not verify them", "add `ca: [sha256:…]`")
 	case !joins && p.Token != "":
-		c.add("token", "", "there is a token, and no server to join at: `pulley token create` prints the complete command", "add `servers: [https://…]`")
+		c.add("token", "", "there is a token, and no server to join at: `pulley token create -e ENVIRONMENT` prints the complete command", "add `servers: [https://…]`")
 	case p.Token != "" && !shapes()["token"].pattern.MatchString(p.Token):
 		c.add("token", "", "the token is not one word of letters and digits", "") // not repeated: this may be logged
 	case joins && p.CACert != "":

@@ -108,8 +108,8 @@ func (e *Engine) open(o Options) error {
 		e.state = fresh
 		e.state.Before = before
 	}
-	if e.Token != "" {
-		e.state.Token = e.Token
+	if e.Token != "" && !slices.Contains(e.state.Tokens, e.Token) {
+		e.state.Tokens = append(e.state.Tokens, e.Token)
 	}
 	if from < 0 {
 		if !e.state.Finished.IsZero() {

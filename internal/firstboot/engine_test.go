@@ -199,7 +199,7 @@ func TestFinishedFirstBootIsRecognized(t *testing.T) {
 	}
 	state, _ := Disk{dir}.Load()
 	finished := state.Finished
-	if finished.IsZero() || !state.Before.IsZero() || state.Token != "t1" {
+	if finished.IsZero() || !state.Before.IsZero() || len(state.Tokens) != 1 || state.Tokens[0] != "t1" {
 		t.Fatalf("the state says %+v", state)
 	}
 	for _, c := range []struct {

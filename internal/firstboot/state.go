@@ -21,8 +21,8 @@ type State struct {
 	// digest of the plan without the token: another plan starts over
 	Plan string `json:"plan,omitempty"`
 	// digest of the plan's last token: the same token does not start over
-	Token    string             `json:"token,omitempty"`
-	Before   time.Time          `json:"before,omitzero"` // when this machine finished an earlier first boot
+	Tokens   []string           `json:"tokens,omitempty"` // digests of those that were given so far
+	Before   time.Time          `json:"before,omitzero"`  // when this machine finished an earlier first boot
 	Started  time.Time          `json:"started"`
 	Finished time.Time          `json:"finished,omitzero"`
 	Steps    map[Name]StepState `json:"steps"`

@@ -224,7 +224,7 @@ func lookAt(f store.FleetState, name, calledRole string, now time.Time) Node {
 	role := roleOf(f, name, calledRole)
 	n := Node{Node: name, Role: role}
 	var last *model.Status
-	if st, ok := f.Statuses[name]; ok {
+	if st, ok := reportOf(f, name); ok {
 		last = &st
 		seen := st.SeenAt
 		n.attempt, n.lastGood = st.Attempt, st.LastGood
@@ -242,6 +242,13 @@ func lookAt(f store.FleetState, name, calledRole string, now time.Time) Node {
 		n.Rollout = a.Rollout
 	}
 	return n
+}
+
+// reportOf returns the last report of a node's machine.
+func reportOf(f store.FleetState, name string) (model.Status, bool) {
+	st, ok := f.Statuses[name]
+	h, listed := f.Hosts[name]
+	return st, ok && !(listed && st.OfFormer(&h))
 }
 
 // roleOf returns the role of a node. calledRole is its role in the environment, or "".
@@ -271,6 +278,8 @@ type Explanation struct {
 	Next        time.Time `json:"-"` // end of the wait of the decision; zero: no wait
 
 	View model.View `json:"-"`
+
+	uncalled bool // the environment does not call for it, and the host list has no entry of it
 }
 
 // WholeStatus is a node's last status with all its targets. In etcd, repeated targets are omitted.
@@ -281,8 +290,12 @@ func Explain(f store.FleetState, ref model.Ref, node string, now time.Time) Expl
 	n := lookAt(f, node, "", now)
 	last := model.Status{Node: node, Settings: model.DefaultSettings()}
 	x := Explanation{Environment: ref.String(), Made: made(f.Spec, node), Node: node, State: n.State, Why: n.Cause, View: n.View}
-	if st, ok := f.Statuses[node]; ok {
+	if st, ok := reportOf(f, node); ok {
 		last, x.Status = st, (*WholeStatus)(&st)
+	}
+	if f.Spec != nil && !f.Known()[node] {
+		_, called := f.Spec.RoleOf(node)
+		x.uncalled = !called
 	}
 	id := model.Identity{Node: node, Role: n.Role, Environment: ref.String(), PuppetEnvironment: ref.Environment}
 	desired := f.Desired(n.Role, node)

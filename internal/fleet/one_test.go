@@ -186,7 +186,7 @@ func TestRemovedNodesAreNamed(t *testing.T) {
 		}
 		want := map[string]model.Prose{
 			"web1":  "2026-03-04T05:06:07Z by ann, scrapped; " + model.Prose(fleet.JoinAgain(ref.String(), "web1")),
-			"gone7": "2026-03-04T05:06:07Z; `pulley nodes remove gone7 -e dev --forget` deletes its status and runs",
+			"gone7": "2026-03-04T05:06:07Z; `pulley nodes remove gone7 -e dev --forget` deletes its status and runs; " + model.Prose(fleet.JoinAgain(ref.String(), "gone7")),
 		}
 		if !reflect.DeepEqual(f.Removed, want) {
 			t.Errorf("of %d nodes: %v", i, f.Removed)

@@ -114,7 +114,7 @@ func removals(ctx context.Context, s *store.Store, ref model.Ref, f *store.Fleet
 		remedy := JoinAgain(ref.String(), node)
 		if f.Spec != nil {
 			if _, called := f.Spec.RoleOf(node); !called {
-				remedy = fmt.Sprintf("`pulley nodes remove %s -e %s --forget` deletes its status and runs", node, ref)
+				remedy = fmt.Sprintf("`pulley nodes remove %s -e %s --forget` deletes its status and runs; %s", node, ref, remedy)
 			}
 		}
 		f.Removed[node] = model.Prose(text + "; " + remedy)
@@ -125,7 +125,7 @@ func removals(ctx context.Context, s *store.Store, ref model.Ref, f *store.Fleet
 	return nil
 }
 
-// JoinAgain is the remedy for a node that was removed from the fleet.
+// JoinAgain is the remedy for a node that was removed from the fleet, or that etcd does not know.
 func JoinAgain(env, node string) string {
 	return fmt.Sprintf("for its machine to join again: `pulley token create --node %s -e %s`, then `pulley-agent bootstrap --token TOKEN` on the machine", node, env)
 }

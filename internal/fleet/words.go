@@ -326,6 +326,9 @@ func (x Explanation) Words(now time.Time) string {
 		fmt.Fprintf(&b, "the node checks the target again after %s; at once: `pulley-agent run --force` on the machine\n", x.Next.UTC().Format(time.RFC3339))
 	}
 	if x.Why.Reason == model.ReasonLockedOut {
+		if x.uncalled {
+			fmt.Fprintf(&b, "%s does not call for it: raise the cardinality of its role in the environment file, or add it to the members, and run `pulley env apply`\n", x.Environment)
+		}
 		fmt.Fprintln(&b, JoinAgain(x.Environment, x.Node))
 	}
 	if x.Status != nil && x.Status.Outcome == model.Failed {

@@ -49,8 +49,11 @@ const (
 	ClockOff       = 5 * time.Minute // a larger lead means a wrong clock, which hides the node's silence
 )
 
-// Look derives a node's view from its last report (nil: none yet) and its desired state in etcd.
+// Look derives a node's view from its last report (nil: none yet) and its desired state in etcd. A report of a former machine is none.
 func Look(s *Status, d Desired, now time.Time) View {
+	if s != nil && d.Host != nil && s.OfFormer(d.Host) {
+		s = nil
+	}
 	v := judged(s, d, now)
 	v.New = d.Host != nil && !v.Wanted.IsZero() && (s == nil || s.LastGood.IsZero())
 	if s == nil {
@@ -126,6 +129,11 @@ func judged(s *Status, d Desired, now time.Time) View {
 		v.State, v.Cause = Pending, Cause{ReasonNotTaken, Params{Target: &v.Wanted, LastGood: &s.LastGood}}
 	}
 	return v
+}
+
+// OfFormer reports whether the status is of a machine that another one replaced since, and that has reported nothing itself.
+func (s *Status) OfFormer(h *Host) bool {
+	return AnotherMachine(h, s.Machine) && !s.SeenAt.After(h.At)
 }
 
 // failing reports whether the node failed, whatever it does at the moment. A run in progress proves nothing before its end.

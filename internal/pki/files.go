@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
@@ -202,4 +203,37 @@ func readKey(path string) (crypto.Signer, error) {
 func sameKey(public crypto.PublicKey, cert *x509.Certificate) bool {
 	k, ok := cert.PublicKey.(interface{ Equal(crypto.PublicKey) bool })
 	return ok && k.Equal(public)
+}
+
+// Kept returns the line in a file of the folder, and with create makes a missing file. Only a file that is really missing is fs.ErrNotExist.
+// Any other failure is another error, and replaces nothing: the file may be on a volume that is not mounted. valid checks the line.
+func (c *CA) Kept(name string, valid func(string) error, create func() (string, error)) (line string, err error) {
+	if line, err = c.kept(name, valid); create == nil || !errors.Is(err, fs.ErrNotExist) {
+		return line, err
+	}
+	unlock, err := lockFolder(c.dir)
+	if err != nil {
+		return "", err
+	}
+	defer func() { err = errors.Join(err, unlock()) }()
+	if line, err = c.kept(name, valid); !errors.Is(err, fs.ErrNotExist) { // of another process
+		return line, err
+	}
+	if line, err = create(); err == nil {
+		err = atomicfile.Write(c.path(name), []byte(line+"\n"), 0o600)
+	}
+	return line, err
+}
+
+func (c *CA) kept(name string, valid func(string) error) (string, error) {
+	b, err := readFile(c.path(name))
+	line := strings.TrimSpace(string(b))
+	if err == nil {
+		if valid(line) != nil {
+			err = fmt.Errorf("%s is empty or damaged", c.path(name))
+		}
+	} else if _, ca := os.Stat(c.path(currentCert)); errors.Is(err, fs.ErrNotExist) && ca != nil {
+		err = fmt.Errorf("%s and %s are missing: the volume of the folder may not be mounted", c.path(name), currentCert)
+	}
+	return line, err
 }

@@ -36,6 +36,7 @@ type Author struct {
 // Look runs a preview and shows its page. It returns the time of its end.
 type Look func(context.Context, *store.Store, model.Ref, preview.Query) (preview.Page, time.Time, error)
 
+// Signing is the author with the key as a function.
 func (a Author) Signing() store.Author {
 	if a.Key != nil {
 		a.Author.Sign = a.Key.Sign
@@ -203,7 +204,7 @@ func made(before store.FleetState, c store.Change) Targets {
 	return t
 }
 
-// direct refuses a change of more nodes than the policy allows without a rollout, which has more than one node. doing is what
+// Direct refuses a change of more nodes than the policy allows without a rollout, which has more than one node. doing is what
 // the change does to nodes, and remedy how a rollout does it.
 func Direct(f store.FleetState, ref model.Ref, scope Scope, nodes int, a Author, doing, remedy string) error {
 	limit := rollout.Share(f.Spec.Rollout.DirectLimit)
@@ -220,7 +221,7 @@ func Direct(f store.FleetState, ref model.Ref, scope Scope, nodes int, a Author,
 	return fmt.Errorf("cannot %s %d of %d nodes at once, and rollout.direct_limit of %s allows %d\nuse a rollout: %s", doing, nodes, len(f.Hosts), ref, most, remedy)
 }
 
-// directPromotion is direct for a promotion. Nodes without a release have nothing to lose.
+// directPromotion is Direct for a promotion. Nodes without a release have nothing to lose.
 func directPromotion(f store.FleetState, ref model.Ref, scope Scope, after model.Target, a Author) error {
 	changed := 0
 	for _, m := range moves(f, scope, after) {
@@ -233,7 +234,7 @@ func directPromotion(f store.FleetState, ref model.Ref, scope Scope, after model
 		fmt.Sprintf("`pulley rollout start %s -e %s%s`", release, ref, Flags(scope)))
 }
 
-// taker is what decides which releases a scope takes.
+// Taker is what decides which releases a scope takes.
 func Taker(ctx context.Context, s *store.Store, ref model.Ref, d store.Desires, scope Scope, a Author) (choice.Taker, error) {
 	return choice.Of(ctx, s.Releases, ref, a.Foreign, d.Default.Release, d.Target(scope).Release)
 }

@@ -12,7 +12,7 @@ import (
 	"pulley/internal/store"
 )
 
-// signers reports whether the stored environment requires signatures, or gives allowed signers to nodes of a scope: these
+// Signers reports whether the stored environment requires signatures, or gives allowed signers to nodes of a scope: these
 // nodes refuse everything unsigned.
 func Signers(f store.FleetState, scope Scope) bool {
 	e := f.Spec
@@ -25,7 +25,7 @@ func Signers(f store.FleetState, scope Scope) bool {
 	})
 }
 
-// unsignedError refuses a change that nodes with allowed signers would refuse. remedy is a command line that signs it.
+// UnsignedError refuses a change that nodes with allowed signers would refuse. remedy is a command line that signs it.
 func UnsignedError(doing string, ref model.Ref, remedy string) error {
 	return fmt.Errorf("cannot %s: it would be unsigned, and the nodes of %s have allowed signers\n%s\nto do it unsigned, give --unsigned", doing, ref, remedy)
 }

@@ -317,7 +317,7 @@ func (f FleetState) Known() map[string]bool {
 	return known
 }
 
-// LockedOut returns the lockout of a node, also of one that no environment expects; nil: none since its last report.
+// LockedOut returns the lockout of a node, also of one that its environment does not expect; nil: none since its last report.
 func (f FleetState) LockedOut(node string) *model.Lockout {
 	l, noted := f.Lockouts[node]
 	if st, reported := f.Statuses[node]; !noted || reported && st.Ends(l) {

@@ -11,7 +11,8 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// After a restore, a node whose machine etcd refuses looked converged for 20 minutes. A machine that was removed or replaced on purpose must say
+// After a restore, a node whose machine etcd refuses looked converged for 20 minutes, and a machine of a name that the environment of the backup does
+// not call for was shown nowhere. A machine that was removed or replaced on purpose must say
 // nothing, as long as it runs, and no certificate may write more than the one key of its own node.
 func TestLockoutsAreOfMachinesThatMayBelong(t *testing.T) {
 	t.Parallel()

@@ -54,7 +54,7 @@ func (b *boot) readPlan() error {
 	}
 	// The old token comes back with old userdata, unless the node left since. A new token is an operator's request that
 	// every step checks its work again.
-	b.again = over && b.tokenDigest != "" && (b.tokenDigest != state.Token || b.joins() && !b.hasIdentity())
+	b.again = over && b.tokenDigest != "" && (!slices.Contains(state.Tokens, b.tokenDigest) || b.joins() && !b.hasIdentity())
 	return nil
 }
 

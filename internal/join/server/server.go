@@ -20,8 +20,8 @@ import (
 	"pulley/internal/join"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/stablehash"
 	"pulley/internal/secrets"
+	"pulley/internal/stablehash"
 	"pulley/internal/store"
 )
 

@@ -181,20 +181,13 @@ func AwaitAnswer(ctx context.Context, s *control.Node, ref model.Ref, node strin
 	}
 }
 
-// MayAdd refuses a node that was removed from the fleet: etcd rejects its certificate, and its last report would count. It returns what the
-// node's machine still has to do; "" for nothing.
-func MayAdd(ctx context.Context, s *store.Store, ref model.Ref, node string) (todo string, err error) {
-	i, _, err := s.Identities.Get(ctx, ref, node)
-	if err != nil || i.Live() {
-		return "", err
+// MayAdd refuses a node that was removed from the fleet: etcd rejects its certificate, and its last report would count. joined reports whether a
+// machine has joined as the node.
+func MayAdd(ctx context.Context, s *store.Identities, ref model.Ref, node string) (joined bool, err error) {
+	i, _, err := s.Get(ctx, ref, node)
+	if err != nil || i == nil || i.Live() || i.Removed == nil {
+		return i.Live(), err
 	}
-	if i == nil || i.Removed == nil {
-		secured, err := s.Access.AuthEnabled(ctx)
-		if err != nil || !secured {
-			return "", err
-		}
-		return fmt.Sprintf("etcd refuses it until it joins: `pulley token create --node %s -e %s`, then `pulley-agent bootstrap --token TOKEN` on the machine", node, ref), nil
-	}
-	return "", fmt.Errorf("cannot add %s: it was removed from the fleet, and etcd rejects its certificate\n"+
+	return false, fmt.Errorf("cannot add %s: it was removed from the fleet, and etcd rejects its certificate\n"+
 		"%s\nfor a new machine: `pulley env apply %s --replace %s`", node, fleet.JoinAgain(ref.String(), node), ref, node)
 }

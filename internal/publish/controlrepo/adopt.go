@@ -169,7 +169,9 @@ func (r *reading) steps(a *Adoption, findings []Finding) []Step {
 		_, variables := own(UnsetVariable)
 		add("classification", n, variables)
 	}
-	n, _ := own(DataOutside)
+	n, _ := own(HieraMissing)
+	add("hiera_missing", n, nil)
+	n, _ = own(DataOutside)
 	add("data_outside", n, nil)
 	if a.Draft != nil {
 		add("environment_file", 1, []string{a.Draft.File})

@@ -93,6 +93,10 @@ func TestAdoptKeepsRolesApart(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	bare, err := Validate(t.Context(), repo(t, map[string]string{"hiera.yaml": ""}), Options{Adopt: true})
+	if err != nil || bare.Adoption.Steps[0].Code != "hiera_missing" {
+		t.Errorf("without hiera.yaml: %v, %+v", err, bare.Adoption)
+	}
 	const want = `roles:
   qa-web: # modules/role/manifests/qa1_web.pp, stands for qa1_web
     cardinality: 0

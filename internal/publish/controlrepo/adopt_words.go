@@ -24,6 +24,7 @@ var stepWords = map[string]string{
 	"private_keys":     "Replace $count in the repository: every reader of etcd can read a release. $names",
 	"puppetfile":       "Install r10k or g10k where you publish: `pulley publish` resolves the Puppetfile, and `pulley validate $dir --puppetfile auto` checks its modules, too.",
 	"classification":   "Decide where the nodes get their classes: docs/classification.md maps external node classifiers, node groups and Hiera.",
+	"hiera_missing":    "Write hiera.yaml: without it, Puppet reads data/common.yaml only, and lookups of other data fail. `puppet config print hiera_config` on the Puppet server names the file to convert to version 5.",
 	"data_outside":     "Change $count of hiera.yaml: nodes do not have these folders. `pulley publish --overlay` joins a private source.",
 	"environment_file": "Write $names. A draft is below.",
 	"trusted":          "Supply $count below trusted: in the environment file.",

@@ -135,7 +135,7 @@ var Rules = []RuleText{
 	{TypeMissing, Warning, "no module has this resource type: the nodes that evaluate the code fail", "add the module that has it, or correct the name"},
 	{FunctionMissing, Warning, "neither Puppet nor a module has this function: the nodes that call it fail", "add the module that has it, or call another: Puppet 4 dropped import, and stdlib 9 many functions"},
 	{FileMissing, Warning, "the module has no such file: the nodes that read it fail", "add the file, or correct the name: puppet:///modules/MODULE/FILE is MODULE/files/FILE, and template('MODULE/FILE') is MODULE/templates/FILE"},
-	{LegacyFact, Warning, "an environment installs Puppet 8 (`userdata.puppet_version` or `package_repo`), which has no legacy facts: this one is empty there", "read the structured fact, as $facts['os']['family'], or set puppet: {settings: {include_legacy_facts: 'true'}} in environments/ENVIRONMENT.yaml"},
+	{LegacyFact, Warning, "machines that get Puppet 8 by `userdata.puppet_version` or `package_repo` have no legacy facts: this one is empty there", "read the structured fact, as $facts['os']['family'], or set puppet: {settings: {include_legacy_facts: 'true'}} in environments/ENVIRONMENT.yaml"},
 	{LFSPointer, Warning, "the file is a pointer of Git LFS, and nodes get the pointer instead of the file", "run `git lfs pull` in the work tree and publish that; r10k and --git-ref do not fetch such files"},
 	{CodeDirectory, Warning, "the folder holds directory environments of Puppet, and each of them is a control repository", "name one of them"},
 	{DuplicateKey, Warning, "the mapping contains a key twice, and Puppet uses the last value", "delete one of them"},

@@ -256,14 +256,20 @@ func TestValidateFinds(t *testing.T) {
 				"site/profile/manifests/init.pp:1:17: warning: exported resources"}},
 		"a pointer of Git LFS": {
 			map[string]string{"modules/x/files/tool": "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 3\n"}, []string{"modules/x/files/tool: warning: the file is a pointer of Git LFS"}},
+		"a file that its module does not have": {
+			map[string]string{"Puppetfile": "mod 'brought', '1.0'\n", "modules/brought/files/x": "x\n", "modules/own/files/linked": "-> /srv/private", "manifests/x.pp": "include own\n", "modules/own/files/here": "x\n",
+				"modules/own/manifests/init.pp": "class own {\n  file { '/a': source => 'puppet:///modules/own/gone' }\n  file { '/b': source => 'puppet:///modules/own/linked/x' }\n" +
+					"  file { '/c': source => 'puppet:///modules/brought/gone' }\n  file { '/d': source => 'puppet:///modules/other/gone' }\n  file { '/e': source => 'puppet:///modules/own/here' }\n}\n"},
+			[]string{"modules/own/manifests/init.pp:2:27: warning: the module has no such file: the nodes that read it fail: puppet:///modules/own/gone",
+				"modules/own/manifests/init.pp:4:27: warning: the module has no such file: the nodes that read it fail: puppet:///modules/brought/gone"}},
 		"Puppet 8 without legacy facts": {
 			map[string]string{"environments/dev.yaml": "roles: {compute: {cardinality: 1, flavor: x}}\nuserdata: {puppet_version: 8.19.0-1+debian12}\n",
 				"hiera.yaml":                    "version: 5\nhierarchy: [{name: a, datadir: hieradata, path: \"os/%{::osfamily}.yaml\"}, {name: b, datadir: hieradata, path: \"%{domain}.yaml\"}]\n",
 				"modules/own/manifests/init.pp": "class own($hostname) { notice($hostname, $::fqdn, $facts['lsbdistid'], \"${operatingsystem}\", $other) }\n",
 				"modules/own/templates/x.erb":   "<%= @osfamily %> <%= @hostname %> <%= scope['::fqdn'] %>\n", "manifests/x.pp": "$domain = 'x'\n"},
-			[]string{"hiera.yaml:2:57: warning: an environment installs Puppet 8 (`userdata.puppet_version` or `package_repo`), which has no legacy facts: this one is empty there: osfamily", "modules/own/manifests/init.pp:1:42: warning: an environment installs Puppet 8 (`userdata.puppet_version` or `package_repo`), which has no legacy facts: this one is empty there: fqdn",
-				"modules/own/manifests/init.pp:1:59: warning: an environment installs Puppet 8 (`userdata.puppet_version` or `package_repo`), which has no legacy facts: this one is empty there: lsbdistid", "modules/own/manifests/init.pp:1:75: warning: an environment installs Puppet 8 (`userdata.puppet_version` or `package_repo`), which has no legacy facts: this one is empty there: operatingsystem",
-				"modules/own/templates/x.erb:1:6: warning: an environment installs Puppet 8 (`userdata.puppet_version` or `package_repo`), which has no legacy facts: this one is empty there: osfamily", "modules/own/templates/x.erb:1:48: warning: an environment installs Puppet 8 (`userdata.puppet_version` or `package_repo`), which has no legacy facts: this one is empty there: fqdn"}},
+			[]string{"hiera.yaml:2:57: warning: machines that get Puppet 8 by `userdata.puppet_version` or `package_repo` have no legacy facts: this one is empty there: osfamily", "modules/own/manifests/init.pp:1:42: warning: machines that get Puppet 8 by `userdata.puppet_version` or `package_repo` have no legacy facts: this one is empty there: fqdn",
+				"modules/own/manifests/init.pp:1:59: warning: machines that get Puppet 8 by `userdata.puppet_version` or `package_repo` have no legacy facts: this one is empty there: lsbdistid", "modules/own/manifests/init.pp:1:75: warning: machines that get Puppet 8 by `userdata.puppet_version` or `package_repo` have no legacy facts: this one is empty there: operatingsystem",
+				"modules/own/templates/x.erb:1:6: warning: machines that get Puppet 8 by `userdata.puppet_version` or `package_repo` have no legacy facts: this one is empty there: osfamily", "modules/own/templates/x.erb:1:48: warning: machines that get Puppet 8 by `userdata.puppet_version` or `package_repo` have no legacy facts: this one is empty there: fqdn"}},
 		"Puppet 8 with legacy facts": {
 			map[string]string{"environments/dev.yaml": "roles: {compute: {cardinality: 1, flavor: x}}\nuserdata: {puppet_version: 8.19.0-1+debian12}\npuppet: {settings: {include_legacy_facts: \"true\"}}\n", "manifests/x.pp": "notice($::fqdn)\n"}, nil},
 		"an encrypted value beside a level that decrypts": {
@@ -483,5 +489,26 @@ func TestSignalIsNoFinding(t *testing.T) {
 	}})
 	if !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+// What the Puppetfile brings may have the file.
+func TestFilesOfThePuppetfileAreNotMissing(t *testing.T) {
+	t.Parallel()
+	report, err := Validate(t.Context(), repo(t, map[string]string{
+		"Puppetfile": "mod 'brought', '1.0'\n", "modules/brought/files/x": "x\n",
+		"manifests/x.pp": "file { '/a': source => 'puppet:///modules/brought/gone' }\nfile { '/b': source => 'puppet:///modules/role/gone' }\n",
+	}), Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range report.Findings {
+		if f.Rule == FileMissing {
+			got = append(got, f.detail)
+		}
+	}
+	if !slices.Equal(got, []string{"puppet:///modules/role/gone"}) {
+		t.Error(got)
 	}
 }

@@ -68,12 +68,16 @@ func allow(allowed []byte, key PublicKey, p Permission) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if there := s.of(key.PublicKey); len(there) > 0 {
-		return nil, fmt.Errorf("key %s is listed already: line %d, for %s\nchange that line, or remove it first",
-			key.Fingerprint(), there[0].Line, strings.Join(there[0].Names(), ", "))
-	}
 	if !plainName.MatchString(p.Name) {
 		return nil, fmt.Errorf("cannot use the name %q: it has letters, digits and . _ + - @, and begins with a letter or a digit", p.Name)
+	}
+	if there := s.of(key.PublicKey); len(there) > 0 {
+		var more []string
+		for _, e := range p.Environments {
+			more = append(more, p.Name+"@"+e)
+		}
+		return nil, fmt.Errorf("key %s is listed already: line %d, for %s\nwrite %s into that line, or remove it first",
+			key.Fingerprint(), there[0].Line, strings.Join(there[0].Names(), ", "), strings.Join(more, ","))
 	}
 	if err := checkKey(key.PublicKey); err != nil {
 		return nil, err

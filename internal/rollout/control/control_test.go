@@ -16,13 +16,13 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/environments"
-	"pulley/internal/campaigns"
 	"pulley/internal/desired"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/rollout"
+	"pulley/internal/rollouts"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -506,11 +506,11 @@ func (f *fleet) lost(plan rollout.Plan, what string) {
 	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
 	for name, do := range map[string]func() error{
 		"serve":  func() error { _, err := c.Advance(ctx); return err },
-		"show":   func() error { _, err := campaigns.LookAtRollout(ctx, f.s, dev, plan.Kind, "", time.Now()); return err },
-		"status": func() error { _, err := campaigns.LookAtRollout(ctx, f.s, dev, "", plan.ID, time.Now()); return err },
-		"abort":  func() error { _, err := campaigns.ActOnRollout(ctx, f.s, dev, campaigns.Abort, "", by); return err },
-		"end":    func() error { _, err := campaigns.AbortJob(ctx, f.s, dev, by); return err },
-		"revert": func() error { _, err := campaigns.PlanRevert(ctx, f.s, dev); return err },
+		"show":   func() error { _, err := rollouts.LookAtRollout(ctx, f.s, dev, plan.Kind, "", time.Now()); return err },
+		"status": func() error { _, err := rollouts.LookAtRollout(ctx, f.s, dev, "", plan.ID, time.Now()); return err },
+		"abort":  func() error { _, err := rollouts.ActOnRollout(ctx, f.s, dev, rollouts.Abort, "", by); return err },
+		"end":    func() error { _, err := rollouts.AbortJob(ctx, f.s, dev, by); return err },
+		"revert": func() error { _, err := rollouts.PlanRevert(ctx, f.s, dev); return err },
 	} {
 		if err := do(); err == nil || !strings.Contains(err.Error(), "end it: `pulley recover -e dev`") {
 			f.t.Errorf("%s: %s of %s: %v", what, name, plan.ID, err)

@@ -1,6 +1,6 @@
-// Package acts is an operator's work on staged rollouts and jobs: plan and start one, act on one in progress, revert or repeat it, and look
+// Package rollouts is an operator's work on staged rollouts and jobs: plan and start one, act on one in progress, revert or repeat it, and look
 // at one. It writes what `pulley serve` then carries out, one step at a time (internal/rollout/control). It must never print or prompt.
-package campaigns
+package rollouts
 
 import (
 	"cmp"
@@ -101,8 +101,9 @@ type UnreadyNodes struct {
 type RolloutNode struct {
 	Node  string               `json:"node"`
 	State RolloutNodeState     `json:"state"`
-	Since time.Time            `json:"since,omitzero"` // of a node in progress
-	Heard time.Time            `json:"heard,omitzero"` // last report of an ordered node that reported nothing since
+	Since time.Time            `json:"since,omitzero"`  // of a node in progress
+	Quiet bool                 `json:"quiet,omitempty"` // ordered, and has reported nothing since
+	Heard time.Time            `json:"heard,omitzero"`  // its last report before, if it is quiet; absent: none
 	Code  rollout.FailureCode  `json:"code,omitempty"`
 	Cause rollout.UnreadyCause `json:"cause,omitempty"` // of a failed node that could not begin
 	Skip  rollout.SkipCode     `json:"skip,omitempty"`
@@ -440,12 +441,15 @@ func lookAtRollout(ctx context.Context, s *store.Store, ref model.Ref, id string
 	if c.State.Phase != rollout.Advancing || c.Gate.Rollout != c.Plan.ID {
 		return r, c, nil
 	}
-	heard := map[string]time.Time{}
+	quiet := map[string]time.Time{}
 	step, _, err := rollout.Decide(c.Plan, c.State, now, func(needs rollout.Needs) (rollout.Observed, error) {
 		o, err := s.Campaigns.Observe(ctx, ref, c, needs, now)
 		for node, n := range o.Nodes {
-			if n.Status != nil {
-				heard[node] = n.Status.SeenAt
+			if n.Assigned == nil || n.StatusAt > n.AssignedAt {
+				continue
+			}
+			if quiet[node] = (time.Time{}); n.Status != nil {
+				quiet[node] = n.Status.SeenAt
 			}
 		}
 		return o, err
@@ -454,8 +458,8 @@ func lookAtRollout(ctx context.Context, s *store.Store, ref model.Ref, id string
 		return r, c, err
 	}
 	for i, m := range r.Members {
-		if at := heard[m.Node]; m.State == RolloutNodeState(rollout.Ordered) && at.Before(m.Since) {
-			r.Members[i].Heard = at
+		if at, is := quiet[m.Node]; is && m.State == RolloutNodeState(rollout.Ordered) {
+			r.Members[i].Quiet, r.Members[i].Heard = true, at
 		}
 	}
 	r.Wait = &step.Wait

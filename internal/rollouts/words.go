@@ -1,4 +1,4 @@
-package campaigns
+package rollouts
 
 import (
 	"fmt"
@@ -157,8 +157,11 @@ func (r Rollout) WaysOut(ref model.Ref) (ways []string) {
 func (n RolloutNode) Words() string {
 	switch n.State {
 	case RolloutNodeState(rollout.Ordered):
-		if n.Heard.IsZero() {
+		if !n.Quiet {
 			return ""
+		}
+		if n.Heard.IsZero() {
+			return "it has reported nothing"
 		}
 		return "no report since its order; the last one was at " + n.Heard.UTC().Format(time.RFC3339)
 	case NodeSkipped:

@@ -1,4 +1,4 @@
-package fleetca_test
+package secrets_test
 
 import (
 	"errors"

@@ -1,4 +1,4 @@
-package data
+package promotion_test
 
 import (
 	"os"
@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/data"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
 	"pulley/internal/release/trust"
@@ -35,7 +36,7 @@ func TestRenewOnlyWhatIsInForce(t *testing.T) {
 	}
 	at, one := time.Now().UTC().Truncate(time.Second), "1"
 	author := promotion.Author{Author: store.Author{By: "ann", At: at}, Key: &trust.Key{File: file}}
-	if _, err := EditLayer(ctx, s, dev, LayerEdit{Keys: []KeyEdit{{"x", &one}}}, author); err != nil {
+	if _, err := data.EditLayer(ctx, s, dev, data.LayerEdit{Keys: []data.KeyEdit{{Key: "x", Value: &one}}}, author); err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []struct {
