@@ -65,9 +65,9 @@ full: ## run the tests of which `make test` runs a part: all lookups, each crash
 	PULLEY_TEST_HOSTILE=1000 $(GO) test -count=1 -timeout 20m -run '^TestScenarios$$/^serve_survives_hostile_requests$$' ./cmd
 	PULLEY_TEST_FILES=10000 $(GO) test -count=1 -timeout 60m -tags e2e -run '^TestFilesAreReadAsPuppetDoes$$' ./internal/publish/controlrepo
 	PULLEY_TEST_EDITORS=1000 $(GO) test -count=1 -run '^TestEditorsLoseNoUpdate$$' ./internal/data
-	PULLEY_TEST_STARTS=500 $(GO) test -count=1 -timeout 40m -run '^TestStartsAtTheSameTime$$' ./internal/rollout/control
+	PULLEY_TEST_STARTS=500 $(GO) test -count=1 -timeout 40m -run '^TestStartsAtTheSameTime$$' ./internal/serve/control
 	PULLEY_TEST_ROTATIONS=100 $(GO) test -count=1 -run '^TestUnfinishedRotationsLoseNoSecret$$' ./internal/join/server
-	PULLEY_TEST_ABORTS=10000 $(GO) test -count=1 -timeout 40m -run '^TestNothingStartsAfterAnAbort$$' ./internal/rollout/control
+	PULLEY_TEST_ABORTS=10000 $(GO) test -count=1 -timeout 40m -run '^TestNothingStartsAfterAnAbort$$' ./internal/serve/control
 	$(GO) test -count=1 -timeout 40m ./internal/testbed/sim -sim.seeds 300
 	PULLEY_CLUSTER_ROLLOUTS=5 $(GO) test -count=1 -timeout 40m -tags e2e -run '^TestRolloutSurvivesKills$$' ./e2e/cluster
 

@@ -28,7 +28,6 @@ type rules struct {
 	Packages   map[string]imports
 	Restricted []restriction
 	Unlinked   map[string][]string
-	Knot       []string
 }
 
 // imports are the patterns that a package may import.
@@ -230,8 +229,8 @@ func TestRoomsImportDownward(t *testing.T) {
 		}
 	}
 	knot := slices.DeleteFunc(slices.Sorted(maps.Keys(below)), func(r string) bool { return !below[r][r] })
-	if want := readRules(t).Knot; !slices.Equal(knot, want) {
-		t.Errorf("the rooms %q import each other, and imports.yaml has %q", knot, want)
+	if len(knot) > 0 {
+		t.Errorf("the rooms %q import each other", knot)
 	}
 }
 

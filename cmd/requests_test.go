@@ -11,7 +11,7 @@ import (
 
 	"pulley/internal/model"
 	"pulley/internal/rollout"
-	"pulley/internal/rollout/control"
+	"pulley/internal/serve/control"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/puppettest"

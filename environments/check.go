@@ -14,9 +14,9 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"pulley/environments/settings"
 	"pulley/internal/firstboot"
 	"pulley/internal/model"
-	"pulley/internal/puppet/settings"
 	"pulley/internal/schedule"
 )
 

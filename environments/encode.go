@@ -8,8 +8,8 @@ import (
 	"reflect"
 	"slices"
 
+	"pulley/environments/settings"
 	"pulley/internal/model"
-	"pulley/internal/puppet/settings"
 )
 
 // storedFormat is the version of the stored form. A new field needs a new version: an older Pulley refuses unknown fields.

@@ -8,8 +8,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	"pulley/environments/settings"
 	"pulley/internal/model"
-	"pulley/internal/puppet/settings"
 )
 
 // Every later Pulley must read the stored form: its bytes are pinned.

@@ -6,9 +6,9 @@ import (
 	"iter"
 	"time"
 
+	"pulley/environments/settings"
 	"pulley/internal/firstboot"
 	"pulley/internal/model"
-	"pulley/internal/puppet/settings"
 )
 
 // The limits of an environment. maxRoles roles with the longest names and flavors fit into maxStored. sizeFlaw limits

@@ -10,8 +10,8 @@ import (
 	"strings"
 	"sync"
 
+	"pulley/environments/settings"
 	"pulley/internal/model"
-	"pulley/internal/puppet/settings"
 )
 
 // field is one key of a mapping in the file, and its Go value.

@@ -11,9 +11,9 @@ import (
 	"gopkg.in/yaml.v3"
 	"pgregory.net/rapid"
 
+	"pulley/environments/settings"
 	"pulley/hieradata"
 	"pulley/internal/model"
-	"pulley/internal/puppet/settings"
 )
 
 // symbols are difficult symbols: YAML could read some of them as another type.

@@ -5,8 +5,8 @@ import (
 	"encoding/json"
 	"strings"
 
+	"pulley/environments/settings"
 	"pulley/internal/model"
-	"pulley/internal/puppet/settings"
 )
 
 // schema is a part of a JSON Schema.

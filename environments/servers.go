@@ -8,8 +8,8 @@ import (
 	"strconv"
 	"strings"
 
+	"pulley/environments/settings"
 	"pulley/internal/model"
-	"pulley/internal/puppet/settings"
 )
 
 // checkServers checks the settings of Puppet servers together.

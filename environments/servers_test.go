@@ -9,7 +9,7 @@ import (
 
 	"pgregory.net/rapid"
 
-	"pulley/internal/puppet/settings"
+	"pulley/environments/settings"
 )
 
 // A wrong server gives a node the code of another region, or none.

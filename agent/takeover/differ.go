@@ -4,9 +4,9 @@ import (
 	"fmt"
 	"strings"
 
+	"pulley/environments/settings"
 	"pulley/internal/model"
 	"pulley/internal/puppet"
-	"pulley/internal/puppet/settings"
 )
 
 // Difference is a setting of the machine's puppet.conf that runs of Pulley do not have.

@@ -217,7 +217,7 @@ func (d *dataOptions) edit(ctx context.Context, s *store.Store, ref model.Ref, e
 
 // change makes a change of live data, reports it, and waits for its nodes if the flags say so.
 func (d *dataOptions) change(ctx context.Context, s *store.Store, ref model.Ref, edit func() (data.Edited, error)) error {
-	done, err := rollouts.ChangeData(ctx, s, ref, d.changing(), edit)
+	done, err := rollouts.ChangeData(ctx, s, ref, d.starting(), edit)
 	if err != nil {
 		return err
 	}

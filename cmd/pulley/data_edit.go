@@ -99,7 +99,7 @@ func (d *dataOptions) edited(ctx context.Context, s *store.Store, ref model.Ref,
 			return none, errSame
 		}
 		e.Whole.Text = text
-		done, err := rollouts.ChangeData(ctx, s, ref, d.changing(), func() (data.Edited, error) { return data.EditLayer(ctx, s, ref, e, d.changing()) })
+		done, err := rollouts.ChangeData(ctx, s, ref, d.starting(), func() (data.Edited, error) { return data.EditLayer(ctx, s, ref, e, d.changing()) })
 		if syntax := (*hieradata.SyntaxError)(nil); errors.As(err, &syntax) && d.env.Terminal && d.env.ErrTerminal {
 			cli.Complain(d.env, program, err)
 			if cli.Confirm(ctx, d.env, "", "edit again? [y/N] ", "y", "yes") == nil {

@@ -14,11 +14,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
+	"pulley/environments/settings"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/puppet/settings"
 	"pulley/internal/store"
 	"pulley/internal/where"
 )

@@ -13,7 +13,7 @@ import (
 
 	"pulley/internal/cli"
 	"pulley/internal/fleet"
-	"pulley/internal/machines/nodes"
+	"pulley/internal/fleet/nodes"
 	"pulley/internal/model"
 	"pulley/internal/store"
 )

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
-	"pulley/internal/machines/nodes"
+	"pulley/internal/fleet/nodes"
 	"pulley/internal/model"
 	"pulley/internal/store"
 )

@@ -10,7 +10,7 @@ import (
 
 	"pulley/internal/cli"
 	"pulley/internal/model"
-	"pulley/internal/rollout/preview"
+	"pulley/internal/rollouts/preview"
 	"pulley/internal/store"
 )
 

@@ -10,6 +10,7 @@ import (
 	"pulley/internal/cli"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
+	"pulley/internal/rollouts"
 	"pulley/internal/store"
 )
 
@@ -88,8 +89,12 @@ func (o *options) addForeign(c *cobra.Command) {
 func (o *options) changing() promotion.Author {
 	return promotion.Author{
 		Author: store.Author{By: o.env.User, Why: o.message, At: o.env.Now(), Aborts: o.aborts}, Key: o.sign.key(o.env), Unsigned: o.sign.unsigned, Foreign: o.foreign, Rollout: o.rollout, DryRun: o.dryRun,
-		Look: o.lookFirst,
 	}
+}
+
+// starting is the author of a rollout.
+func (o *options) starting() rollouts.Author {
+	return rollouts.Author{Author: o.changing(), Look: o.lookFirst}
 }
 
 // announce prints a change of targets, and the scopes that it does not reach.

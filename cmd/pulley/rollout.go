@@ -16,8 +16,8 @@ import (
 	"pulley/internal/cli"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
-	"pulley/internal/rollout/preview"
 	"pulley/internal/rollouts"
+	"pulley/internal/rollouts/preview"
 	"pulley/internal/store"
 )
 
@@ -77,7 +77,7 @@ target that fails on a node whose last run did not fail, or that changes more re
 			}
 			to.Version, to.Data = strings.Join(args, ""), model.Generation(data)
 			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				r, err := rollouts.StartRollout(ctx, s, ref, sc, to, o.changing())
+				r, err := rollouts.StartRollout(ctx, s, ref, sc, to, o.starting())
 				if err != nil {
 					return err
 				}

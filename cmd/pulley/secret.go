@@ -48,7 +48,7 @@ EXIT STATUS
 		if err != nil {
 			return fmt.Errorf("cannot read secret %s: %w", args[0], err)
 		}
-		done, err := rollouts.ChangeData(ctx, s, ref, d.changing(), func() (data.Edited, error) {
+		done, err := rollouts.ChangeData(ctx, s, ref, d.starting(), func() (data.Edited, error) {
 			return data.SetSecret(ctx, s, ref, d.editing(), args[0], value, sealer, d.changing())
 		})
 		if err != nil {

@@ -22,7 +22,6 @@ import (
 	"pulley/internal/join/server"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/release/mirror"
 	"pulley/internal/serve"
 	"pulley/internal/serve/member"
 	"pulley/internal/store"
@@ -80,7 +79,7 @@ func newJoinServer(t *testing.T, dir string, precreate bool) *joinServer {
 		t.Fatal(err)
 	}
 	at := server.New(server.Config{Store: d.st, CA: etcd.Certificates.CA, Endpoints: etcd.Connection.Endpoints})
-	certificate, err := mirror.LoadCertificate(etcd.Certificates.Server(), etcd.Certificates.Server(), func(err error) { t.Error(err) })
+	certificate, err := serve.LoadCertificate(etcd.Certificates.Server(), etcd.Certificates.Server(), func(err error) { t.Error(err) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +87,7 @@ func newJoinServer(t *testing.T, dir string, precreate bool) *joinServer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := mirror.NewServer(serve.Web{Join: at.Handler()}, certificate, slog.New(slog.DiscardHandler))
+	server := serve.NewServer(serve.Web{Join: at.Handler()}, certificate, slog.New(slog.DiscardHandler))
 	etcd.Certificates.AskForCertificates(server.TLSConfig)
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup

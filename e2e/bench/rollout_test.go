@@ -13,7 +13,7 @@ import (
 	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/rollout"
-	"pulley/internal/rollout/control"
+	"pulley/internal/serve/control"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/sim"

@@ -6,11 +6,11 @@ import (
 	"strings"
 	"time"
 
+	"pulley/environments/settings"
 	"pulley/internal/cli"
 	"pulley/internal/clip"
 	"pulley/internal/machines/render"
 	"pulley/internal/model"
-	"pulley/internal/puppet/settings"
 	"pulley/internal/store"
 )
 

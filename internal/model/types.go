@@ -231,6 +231,9 @@ const (
 	Stop   HoldMode = "stop"   // do not run Puppet
 )
 
+// HoldModes lists the modes, the weakest first.
+func HoldModes() []HoldMode { return []HoldMode{Freeze, Stop} }
+
 // HoldKind names the setter and the purpose of a hold.
 type HoldKind string
 

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -36,7 +37,7 @@ func CompareScopes(a, b Scope) int {
 
 // weakens reports whether a hold permits what another one forbids: it stops nothing, or it ends earlier.
 func weakens(h, was model.Hold) bool {
-	return was.Mode == model.Stop && h.Mode != model.Stop || !h.Until.IsZero() && (was.Until.IsZero() || h.Until.Before(was.Until))
+	return slices.Index(model.HoldModes(), h.Mode) < slices.Index(model.HoldModes(), was.Mode) || !h.Until.IsZero() && (was.Until.IsZero() || h.Until.Before(was.Until))
 }
 
 // DescribeHold formats a hold for people, without its scope.

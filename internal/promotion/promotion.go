@@ -10,14 +10,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/release/choice"
 	"pulley/internal/release/trust"
 	"pulley/internal/rollout"
-	"pulley/internal/rollout/preview"
 	"pulley/internal/store"
 )
 
@@ -25,16 +23,11 @@ import (
 type Author struct {
 	store.Author
 	Key      *trust.Key
-	Unsigned bool              // the author confirmed a change that nodes with allowed signers refuse
-	Foreign  bool              // a release may be of another repository than those that the environment has
-	Rollout  bool              // of live data: a rollout brings the new generation to the nodes
-	DryRun   bool              // nothing is written: no rollout can name the new generation, and no node previews it
-	Based    *model.Generation // of the data that a rollout of data was made from; nil: any
-	Look     Look              // runs the preview that the policy of rollouts may demand
+	Unsigned bool // the author confirmed a change that nodes with allowed signers refuse
+	Foreign  bool // a release may be of another repository than those that the environment has
+	Rollout  bool // of live data: a rollout brings the new generation to the nodes
+	DryRun   bool // nothing is written: no rollout can name the new generation, and no node previews it
 }
-
-// Look runs a preview and shows its page. It returns the time of its end.
-type Look func(context.Context, *store.Store, model.Ref, preview.Query) (preview.Page, time.Time, error)
 
 // Signing is the author with the key as a function.
 func (a Author) Signing() store.Author {

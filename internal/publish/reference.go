@@ -9,9 +9,9 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"pulley/environments"
+	"pulley/environments/settings"
 	"pulley/internal/publish/controlrepo"
 	"pulley/internal/puppet"
-	"pulley/internal/puppet/settings"
 	"pulley/internal/release/content"
 )
 

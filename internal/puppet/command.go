@@ -12,12 +12,12 @@ import (
 	"strings"
 	"unicode"
 
+	"pulley/environments/settings"
 	"pulley/hieradata"
 	"pulley/internal/child"
 	"pulley/internal/facts"
 	"pulley/internal/model"
 	"pulley/internal/pattern"
-	"pulley/internal/puppet/settings"
 	"pulley/internal/shellquote"
 )
 

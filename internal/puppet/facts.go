@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"pulley/environments/settings"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/facts"
 	"pulley/internal/model"
-	"pulley/internal/puppet/settings"
 )
 
 // runFacts is the file in a run's folder where the terminus leaves the facts.

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 
+	"pulley/environments/settings"
 	"pulley/internal/bounded"
-	"pulley/internal/puppet/settings"
 )
 
 // replaced are the settings by which a machine or a repository classifies nodes, or finds code and data, and that Pulley sets itself; with

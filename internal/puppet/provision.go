@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 
+	"pulley/environments/settings"
 	"pulley/internal/model"
-	"pulley/internal/puppet/settings"
 )
 
 // ServedNode is what the release of a node says about its Puppet server.

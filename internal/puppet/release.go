@@ -10,8 +10,8 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"pulley/environments/settings"
 	"pulley/internal/bounded"
-	"pulley/internal/puppet/settings"
 )
 
 // LiveData is the position of live data in a release's hierarchy.

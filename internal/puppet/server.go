@@ -22,10 +22,10 @@ import (
 
 	"gopkg.in/yaml.v3"
 
+	"pulley/environments/settings"
 	"pulley/internal/child"
 	"pulley/internal/facts"
 	"pulley/internal/model"
-	"pulley/internal/puppet/settings"
 )
 
 // addresses makes Puppet connect to an address while it verifies the name in the server's certificate. It is a terminus, because

@@ -14,11 +14,11 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"pulley/environments/settings"
 	"pulley/internal/bounded"
 	"pulley/internal/clip"
 	"pulley/internal/model"
 	"pulley/internal/pattern"
-	"pulley/internal/puppet/settings"
 )
 
 // DeployFile is the file in the root of a release that names its commit, in r10k's format. Scripts of config_version

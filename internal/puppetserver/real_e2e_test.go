@@ -18,9 +18,9 @@ import (
 	"testing"
 	"time"
 
+	"pulley/environments/settings"
 	"pulley/internal/pki"
 	"pulley/internal/pki/connect"
-	"pulley/internal/puppet/settings"
 	"pulley/internal/puppetserver"
 	"pulley/internal/testbed/puppetservertest"
 )

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"pulley/internal/puppet/settings"
+	"pulley/environments/settings"
 )
 
 // Site is the Puppet servers and the CAs of an environment file, each with a client.

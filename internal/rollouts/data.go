@@ -19,13 +19,13 @@ type DataChange struct {
 
 // ChangeData makes a change of live data: edit makes a generation. With a.Rollout, the rollout of it starts then. If the data in force changed
 // before the start, the change is made again from it, and no target ever names the first generation.
-func ChangeData(ctx context.Context, s *store.Store, ref model.Ref, a promotion.Author, edit func() (data.Edited, error)) (done DataChange, err error) {
+func ChangeData(ctx context.Context, s *store.Store, ref model.Ref, a Author, edit func() (data.Edited, error)) (done DataChange, err error) {
 	var target model.Target
 	for again := true; again; {
 		if done.Edited, err = edit(); err != nil || !a.Rollout || !done.Made {
 			return done, err
 		}
-		target, a.Based = model.Target{Data: done.After.Data, DataDigest: done.After.DataDigest}, &done.Before.Data
+		target, a.based = model.Target{Data: done.After.Data, DataDigest: done.After.DataDigest}, &done.Before.Data
 		err = promotion.Retry(func() error {
 			r, err := begin(ctx, s, ref, promotion.Scope{}, target, "", a)
 			done.Rollout = &r

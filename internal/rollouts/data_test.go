@@ -9,7 +9,7 @@ import (
 	"pulley/internal/data"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
-	"pulley/internal/rollout/preview"
+	"pulley/internal/rollouts/preview"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -19,17 +19,17 @@ func TestRolloutOfDataUndoesNoOtherChange(t *testing.T) {
 	t.Parallel()
 	_, s := etcdtest.FleetOfOne(t, "roles:\n  web: {cardinality: 1}\nrollout: {preview: {required: true}}\n")
 	dev, ctx, value, looks := model.Ref{Environment: "dev"}, t.Context(), "yes", 0
-	edit := func(key string, a promotion.Author) (DataChange, error) {
+	edit := func(key string, a Author) (DataChange, error) {
 		return ChangeData(ctx, s, dev, a, func() (data.Edited, error) {
-			return data.EditLayer(ctx, s, dev, data.LayerEdit{Keys: []data.KeyEdit{{Key: key, Value: &value}}}, a)
+			return data.EditLayer(ctx, s, dev, data.LayerEdit{Keys: []data.KeyEdit{{Key: key, Value: &value}}}, a.Author)
 		})
 	}
-	ann := promotion.Author{Author: store.Author{By: "ann", At: time.Now()}, Rollout: true}
+	ann := Author{Author: promotion.Author{Author: store.Author{By: "ann", At: time.Now()}, Rollout: true}}
 	ann.Look = func(context.Context, *store.Store, model.Ref, preview.Query) (preview.Page, time.Time, error) {
 		if looks++; looks > 1 {
 			return preview.Page{}, time.Now(), nil
 		}
-		_, err := edit("ben", promotion.Author{Author: store.Author{By: "ben", At: time.Now()}})
+		_, err := edit("ben", Author{Author: promotion.Author{Author: store.Author{By: "ben", At: time.Now()}}})
 		return preview.Page{}, time.Now(), err
 	}
 	done, err := edit("ann", ann)

@@ -1,5 +1,5 @@
 // Package rollouts is an operator's work on staged rollouts and jobs: plan and start one, act on one in progress, revert or repeat it, and look
-// at one. It writes what `pulley serve` then carries out, one step at a time (internal/rollout/control). It must never print or prompt.
+// at one. It writes what `pulley serve` then carries out, one step at a time (internal/serve/control). It must never print or prompt.
 package rollouts
 
 import (
@@ -18,7 +18,7 @@ import (
 	"pulley/internal/model/refusal"
 	"pulley/internal/promotion"
 	"pulley/internal/rollout"
-	"pulley/internal/rollout/preview"
+	"pulley/internal/rollouts/preview"
 	"pulley/internal/store"
 )
 
@@ -196,18 +196,28 @@ func (t RolloutTarget) find(ctx context.Context, s *store.Store, ref model.Ref, 
 	return target, remedy, nil
 }
 
+// Author is the author of a rollout.
+type Author struct {
+	promotion.Author
+	Look  Look              // runs the preview that the policy of rollouts may demand
+	based *model.Generation // of the data that a rollout of data was made from; nil: any
+}
+
+// Look runs a preview and shows its page. It returns the time of its end.
+type Look func(context.Context, *store.Store, model.Ref, preview.Query) (preview.Page, time.Time, error)
+
 // StartRollout starts a staged rollout of a target to all nodes, or to those of a role. From then on `pulley serve`
 // orders its nodes to take the target, batch by batch.
-func StartRollout(ctx context.Context, s *store.Store, ref model.Ref, scope promotion.Scope, to RolloutTarget, a promotion.Author) (r Rollout, err error) {
+func StartRollout(ctx context.Context, s *store.Store, ref model.Ref, scope promotion.Scope, to RolloutTarget, a Author) (r Rollout, err error) {
 	if scope.Node != "" {
 		return r, errors.New("a rollout is for all nodes or for a role: promote the release for one node")
 	}
 	err = promotion.Retry(func() error {
 		if to.Agent != "" {
-			r, err = startAgentRollout(ctx, s, ref, scope, to.Agent, to.Downgrade, a)
+			r, err = startAgentRollout(ctx, s, ref, scope, to.Agent, to.Downgrade, a.Author)
 			return err
 		}
-		target, remedy, err := to.find(ctx, s, ref, scope, a)
+		target, remedy, err := to.find(ctx, s, ref, scope, a.Author)
 		if err == nil {
 			r, err = begin(ctx, s, ref, scope, target, remedy, a)
 		}
@@ -220,15 +230,15 @@ func StartRollout(ctx context.Context, s *store.Store, ref model.Ref, scope prom
 var errDataChanged = errors.New("the live data changed meanwhile")
 
 // begin starts a rollout of a target: one attempt. remedy is what signs an unsigned one.
-func begin(ctx context.Context, s *store.Store, ref model.Ref, scope promotion.Scope, target model.Target, remedy string, a promotion.Author) (r Rollout, err error) {
+func begin(ctx context.Context, s *store.Store, ref model.Ref, scope promotion.Scope, target model.Target, remedy string, a Author) (r Rollout, err error) {
 	if scope.Role != "" && target.Data != 0 {
 		return r, errors.New("a generation of data is that of all nodes, and the rollout is of one role\nroll it out without --role")
 	}
-	p, err := PlanRollout(ctx, s, ref, target, scope.Role, a.Author)
+	p, err := PlanRollout(ctx, s, ref, target, scope.Role, a.Author.Author)
 	if err != nil {
 		return r, err
 	}
-	if a.Based != nil && p.Desires.Default.Data != *a.Based {
+	if a.based != nil && p.Desires.Default.Data != *a.based {
 		return r, errDataChanged
 	}
 	if !a.Unsigned && p.demandsSigned && remedy != "" {
@@ -257,7 +267,7 @@ func begin(ctx context.Context, s *store.Store, ref model.Ref, scope promotion.S
 
 // lookFirst runs the preview that the policy demands, and refuses a target that the policy does not allow. It returns the time of its
 // end. The start compares the targets that were read before it: a change in the meantime repeats it.
-func lookFirst(ctx context.Context, s *store.Store, ref model.Ref, p *PlannedRollout, a promotion.Author) (time.Time, error) {
+func lookFirst(ctx context.Context, s *store.Store, ref model.Ref, p *PlannedRollout, a Author) (time.Time, error) {
 	target, scope := p.Plan.Target, promotion.Scope{Role: p.Plan.Role}
 	if p.Desires.Gate.Rollout != "" { // the start refuses it
 		return p.Plan.At, nil

@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/environments/settings"
 	"pulley/internal/model"
-	"pulley/internal/puppet/settings"
 	"pulley/internal/puppetserver"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"

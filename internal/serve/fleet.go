@@ -233,7 +233,7 @@ func countsOf(env string, tally fleet.Tally, at time.Time, took time.Duration) [
 			all = append(all, gauge(nodesMetric, float64(counts[state]), env, role, string(state)))
 		}
 	}
-	for _, mode := range []model.HoldMode{model.Freeze, model.Stop} {
+	for _, mode := range model.HoldModes() {
 		all = append(all, gauge(holdsMetric, float64(tally.Holds[mode]), env, string(mode)))
 	}
 	return all

@@ -16,7 +16,6 @@ import (
 
 	"pulley/internal/join"
 	"pulley/internal/pki/connect"
-	"pulley/internal/release/mirror"
 	"pulley/internal/serve/limits"
 )
 
@@ -28,8 +27,8 @@ type httpsServer struct {
 	log         *slog.Logger
 	warn        func(error)
 	listener    net.Listener
-	certificate *mirror.Certificate // nil until the CA has issued one
-	server      *http.Server        // nil until it serves
+	certificate *Certificate // nil until the CA has issued one
+	server      *http.Server // nil until it serves
 	connections *limits.Connections
 	failed      chan error
 }
@@ -43,7 +42,7 @@ func openHTTPS(c Config, o *overloads, cert, key string) (*httpsServer, error) {
 	h := &httpsServer{log: c.Log, warn: c.Warn, connections: o.https, failed: make(chan error, 1)}
 	var err error
 	if cert != "" {
-		if h.certificate, err = mirror.LoadCertificate(cert, key, h.warn); err != nil {
+		if h.certificate, err = LoadCertificate(cert, key, h.warn); err != nil {
 			return nil, err
 		}
 	}
@@ -61,11 +60,11 @@ func (h *httpsServer) serve(handler http.Handler, ready *Ready) error {
 	certs := ready.Certificates
 	if h.certificate == nil {
 		var err error
-		if h.certificate, err = mirror.LoadCertificate(certs.Server(), certs.Server(), h.warn); err != nil {
+		if h.certificate, err = LoadCertificate(certs.Server(), certs.Server(), h.warn); err != nil {
 			return err
 		}
 	}
-	h.server = mirror.NewServer(handler, h.certificate, h.log)
+	h.server = NewServer(handler, h.certificate, h.log)
 	h.server.ConnState = established
 	if certs != nil {
 		certs.AskForCertificates(h.server.TLSConfig)

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/environments/settings"
 	"pulley/internal/join/server"
 	"pulley/internal/model"
-	"pulley/internal/puppet/settings"
 	"pulley/internal/puppetserver"
 	"pulley/internal/store"
 )

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"pulley/environments"
-	"pulley/internal/puppet/settings"
+	"pulley/environments/settings"
 	"pulley/internal/store"
 )
 

@@ -8,8 +8,8 @@ import (
 
 	"pulley/internal/model"
 	"pulley/internal/rollout"
-	"pulley/internal/rollout/control"
 	"pulley/internal/rollout/gates"
+	"pulley/internal/serve/control"
 	"pulley/internal/store"
 )
 

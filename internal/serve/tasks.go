@@ -12,7 +12,7 @@ import (
 	"pulley/internal/access/fleetca"
 	"pulley/internal/model"
 	"pulley/internal/notify"
-	"pulley/internal/rollout/control"
+	"pulley/internal/serve/control"
 	"pulley/internal/store"
 )
 

@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/environments/settings"
 	"pulley/internal/model"
-	"pulley/internal/puppet/settings"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )

@@ -17,13 +17,13 @@ import (
 	"pulley/agent"
 	"pulley/agent/node"
 	"pulley/agent/nodeconfig"
+	"pulley/environments/settings"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/desired/control"
 	"pulley/internal/firstboot"
 	"pulley/internal/join"
 	"pulley/internal/puppet"
-	"pulley/internal/puppet/settings"
 )
 
 // server provisions a machine into an existing Puppet server, if the promoted release names an environment of one. Its settings

@@ -9,8 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"pulley/environments/settings"
 	"pulley/internal/puppet"
-	"pulley/internal/puppet/settings"
 )
 
 // Puppet itself judges the file.

@@ -8,12 +8,12 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/environments/settings"
 	"pulley/hieradata"
 	"pulley/internal/clip"
 	"pulley/internal/join"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/puppet/settings"
 	"pulley/internal/puppetserver"
 	"pulley/internal/puppetserver/requests"
 	"pulley/internal/secrets"

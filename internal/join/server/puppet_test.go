@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"pulley/environments/settings"
 	"pulley/internal/join"
-	"pulley/internal/puppet/settings"
 	"pulley/internal/puppetserver"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"

@@ -6,10 +6,10 @@ import (
 	"errors"
 	"time"
 
+	"pulley/environments/settings"
 	"pulley/internal/fleet"
 	"pulley/internal/join"
 	"pulley/internal/model"
-	"pulley/internal/puppet/settings"
 	"pulley/internal/store"
 	"pulley/internal/where"
 )

@@ -13,9 +13,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pulley/environments"
+	"pulley/environments/settings"
 	"pulley/internal/join"
 	"pulley/internal/model"
-	"pulley/internal/puppet/settings"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )

@@ -1,4 +1,4 @@
-package mirror
+package serve
 
 import (
 	"context"
@@ -56,12 +56,12 @@ type Certificate struct {
 
 	mu      sync.Mutex
 	pair    *tls.Certificate
-	stamp   stamp  // of the files of pair
-	trouble string // the last reported error
+	stamp   fileStamp // of the files of pair
+	trouble string    // the last reported error
 }
 
-// stamp identifies one state of the two files.
-type stamp struct {
+// fileStamp identifies one state of the two files.
+type fileStamp struct {
 	certTime, keyTime time.Time
 	certSize, keySize int64
 }
@@ -95,7 +95,7 @@ func (c *Certificate) load() error {
 	if err := errors.Join(certErr, keyErr); err != nil {
 		return fmt.Errorf("cannot read the HTTPS certificate: %w", err)
 	}
-	now := stamp{cert.ModTime(), key.ModTime(), cert.Size(), key.Size()}
+	now := fileStamp{cert.ModTime(), key.ModTime(), cert.Size(), key.Size()}
 	if c.pair != nil && now == c.stamp {
 		return nil
 	}
