@@ -432,7 +432,7 @@ func (f Finding) render() (sentence, remedy string) {
 			"`pulley explain " + p.Nodes[0] + " -e " + env + "` shows what its next tick does, `pulley runs " + p.Nodes[0] + " -e " + env + "` its runs"
 	case nodesSilent:
 		return fmt.Sprintf("%d of %d nodes do not report, %s%s", p.Count, p.Count2, someNodes(p), cause(p.Text)),
-			"run `pulley-agent status` on such a node: it names a schedule that does not run. `pulley-agent run` names other causes"
+			"run `pulley-agent status` on such a node: it names a schedule that does not run. `pulley-agent run` names other causes; if it runs, its schedule or `pulley-agent daemon` may have stopped"
 	case nodesLockedOut:
 		return "etcd refuses the certificates of nodes, as after a restore from an older backup: " + someNodes(p), fleet.JoinAgain(env, p.Nodes[0])
 	case nodesUnlisted:

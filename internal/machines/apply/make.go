@@ -263,7 +263,7 @@ func converge(j *job) error {
 		return nil
 	}
 	late := func(cause string) error {
-		return fmt.Errorf("it did not converge within %s: %s\nsee pulley explain %s", j.draft.Spec.TimeoutOf(j.role), cause, j.step.Node)
+		return fmt.Errorf("it did not converge within %s: %s\nsee pulley explain %s -e %s", j.draft.Spec.TimeoutOf(j.role), cause, j.step.Node, j.a.Ref)
 	}
 	return j.await("converge", j.deadline(), late, func(s snapshot) (bool, machines.Reason, error) {
 		waits := machines.Reason{Code: machines.WaitsForReport}
@@ -307,7 +307,7 @@ func (j *job) lockedOut(s snapshot) error {
 	if v.Reason != model.ReasonLockedOut || made && j.record != nil && v.Params.At.Before(j.record.At) {
 		return nil
 	}
-	return fmt.Errorf("it is %s\nsee pulley explain %s", render.Reason(machines.Reason{Code: machines.WaitsForConvergence}.WithView(v)), j.step.Node)
+	return fmt.Errorf("it is %s\nsee pulley explain %s -e %s", render.Reason(machines.Reason{Code: machines.WaitsForConvergence}.WithView(v)), j.step.Node, j.a.Ref)
 }
 
 // adopt records a machine with the fleet's mark that has no record, or whose record is of another machine.
