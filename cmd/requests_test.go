@@ -11,7 +11,7 @@ import (
 
 	"pulley/internal/model"
 	"pulley/internal/rollout"
-	"pulley/internal/serve/control"
+	controlling "pulley/internal/serve/control"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/puppettest"
@@ -163,7 +163,7 @@ func TestIdleTickDuringARolloutIsOneRequest(t *testing.T) {
 	c.node("controller2")
 	c.command("pulley", "publish", c.repo, "--version", "1.1.0", "--no-puppet")
 	c.command("pulley", "rollout", "start", "1.1.0")
-	serve := control.Controller{Store: st, Ref: model.Ref{Environment: "dev"}, Now: time.Now}
+	serve := controlling.Controller{Store: st, Ref: model.Ref{Environment: "dev"}, Now: time.Now}
 	advance := func(want rollout.WaitCode) {
 		t.Helper()
 		if wait, err := serve.Advance(t.Context()); err != nil || wait.Code != want {
@@ -275,7 +275,7 @@ func TestDaemonSeesItsTurnAndIsIdleOtherwise(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	serve := control.Controller{Store: st, Ref: dev, Now: time.Now}
+	serve := controlling.Controller{Store: st, Ref: dev, Now: time.Now}
 	ordered := time.Now()
 	if wait, err := serve.Advance(t.Context()); err != nil || wait.Code != rollout.WaitNodes {
 		t.Fatalf("the job waits for %+v: %v", wait, err)

@@ -169,7 +169,7 @@ func (o *options) removeNode(ctx context.Context, s *store.Store, ref model.Ref,
 	}
 	rest := "its status and runs are kept"
 	if forget {
-		f, err := s.Joins.ForgetNode(ctx, ref, node, removal)
+		f, err := s.Joins.ForgetNode(ctx, ref, node, removal, store.LeftRecord)
 		if err != nil {
 			return err
 		}
@@ -177,7 +177,7 @@ func (o *options) removeNode(ctx context.Context, s *store.Store, ref model.Ref,
 		if f.Room {
 			rest += fmt.Sprintf("; etcd was full and has %s more room now", cli.Bytes(f.Bytes))
 		}
-	} else if err := s.Joins.RemoveNode(ctx, ref, node, removal); err != nil {
+	} else if err := s.Joins.RemoveNode(ctx, ref, node, removal, store.LeftRecord); err != nil {
 		if errors.Is(err, store.ErrFull) {
 			err = fmt.Errorf("%w\nits certificate is rejected already; run `pulley nodes remove %s -e %s --forget` to make room and finish", err, node, ref)
 		}

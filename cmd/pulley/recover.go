@@ -10,7 +10,6 @@ import (
 	"pulley/internal/cli"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
-	"pulley/internal/rollout"
 	"pulley/internal/store"
 )
 
@@ -101,7 +100,7 @@ func (o *options) announceRecovery(ref model.Ref, r promotion.Recovery, until ti
 		fmt.Fprintf(o.env.Stdout, "  the next change follows epoch %d, which a node, `pulley serve` or the gate in etcd has: the history ends before it\n", r.Passed)
 	}
 	if r.Lost != "" {
-		fmt.Fprintf(o.env.Stdout, "  it ends %s %s, which cannot be read\n", rollout.Noun(r.Lost), r.Lost)
+		fmt.Fprintf(o.env.Stdout, "  it ends %s %s, which cannot be read\n", model.Noun(r.Lost), r.Lost)
 	}
 	for i, node := range r.Nodes {
 		mark := r.Marks[i]

@@ -361,7 +361,7 @@ func (o *options) waysOut(c *cobra.Command, err error) error {
 		return err
 	}
 	env := cmp.Or(o.fleet.Used, "ENVIRONMENT")
-	if owner := new(store.CampaignError); errors.As(err, &owner) && rollout.Noun(owner.ID) == "job" {
+	if owner := new(store.CampaignError); errors.As(err, &owner) && model.Noun(owner.ID) == "job" {
 		return fmt.Errorf("%w\nwait for its end: `pulley job watch -e %s`\nor end it: `pulley job abort -e %s`", err, env, env)
 	}
 	text := fmt.Sprintf("wait for its end: `pulley rollout show -e %s`", env)

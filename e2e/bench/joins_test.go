@@ -78,7 +78,7 @@ func newJoinServer(t *testing.T, dir string, precreate bool) *joinServer {
 	if d.st, err = store.Open(etcd.Connection); err != nil {
 		t.Fatal(err)
 	}
-	at := server.New(server.Config{Store: d.st, CA: etcd.Certificates.CA, Endpoints: etcd.Connection.Endpoints})
+	at := server.New(server.Config{Store: d.st, CA: etcd.Certificates.CA, Left: store.LeftRecord, Endpoints: etcd.Connection.Endpoints})
 	certificate, err := serve.LoadCertificate(etcd.Certificates.Server(), etcd.Certificates.Server(), func(err error) { t.Error(err) })
 	if err != nil {
 		t.Fatal(err)

@@ -121,7 +121,7 @@ func benchSteps(t *testing.T, st *store.Store, ref model.Ref, plan rollout.Plan)
 	}
 	now := time.Now()
 	_, o, err := rollout.Decide(c.Plan, c.State, now, func(needs rollout.Needs) (rollout.Observed, error) {
-		return st.Campaigns.Observe(t.Context(), ref, c, needs, now)
+		return st.Campaigns.Observe(t.Context(), ref, c, needs, store.RecordAway, now)
 	})
 	if err != nil {
 		t.Fatal(err)

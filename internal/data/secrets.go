@@ -75,7 +75,7 @@ func RevealSecrets(ctx context.Context, s *store.Store, ref model.Ref, values []
 	if err != nil {
 		return err
 	}
-	all, _, err := s.Identities.AllRecipients(ctx, ref)
+	all, _, err := s.Targets.AllRecipients(ctx, ref)
 	if err != nil {
 		return err
 	}
@@ -142,7 +142,7 @@ func roleOf(f store.FleetState, e LayerEdit, key string) (string, error) {
 
 // recipient returns the newest recipient of a scope, which a CA of the fleet certified, and the recipients in etcd, which guard its use.
 func (x Sealer) recipient(ctx context.Context, s *store.Store, ref model.Ref, role string) (string, store.Recipients, error) {
-	have, err := s.Identities.Recipients(ctx, ref, role)
+	have, err := s.Targets.Recipients(ctx, ref, role)
 	if err != nil {
 		return "", have, err
 	}
@@ -161,7 +161,7 @@ func (x Sealer) recipient(ctx context.Context, s *store.Store, ref model.Ref, ro
 		err = x.check(ref, role, answer.Recipient, answer.Certificate)
 	}
 	if err == nil {
-		have, err = s.Identities.Recipients(ctx, ref, role)
+		have, err = s.Targets.Recipients(ctx, ref, role)
 	}
 	if err == nil && (len(have.Recipients) == 0 || have.Recipients[0].Recipient != answer.Recipient) { // rotated since
 		err = store.ErrConflict
@@ -247,7 +247,7 @@ func RotationsAfter(ctx context.Context, s *store.Store, ref model.Ref, i *store
 	if err != nil {
 		return nil, err
 	}
-	have, _, err := s.Identities.AllRecipients(ctx, ref)
+	have, _, err := s.Targets.AllRecipients(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -293,7 +293,7 @@ func sealAgain(ctx context.Context, s *store.Store, ref model.Ref, role string, 
 	if err != nil {
 		return err
 	}
-	to, err := s.Identities.Recipients(ctx, ref, role)
+	to, err := s.Targets.Recipients(ctx, ref, role)
 	if err != nil {
 		return err
 	}
@@ -391,7 +391,7 @@ func (x Sealer) again(ctx context.Context, ref model.Ref, role string, all []joi
 
 // guardRecipients reads all recipients of an environment. The next generation, which takes secrets from elsewhere, conflicts with their change.
 func guardRecipients(ctx context.Context, s *store.Store, ref model.Ref, data *store.Data) (map[string]store.Recipients, error) {
-	all, _, err := s.Identities.AllRecipients(ctx, ref)
+	all, _, err := s.Targets.AllRecipients(ctx, ref)
 	for _, to := range all {
 		data.Encrypted(to)
 	}
@@ -481,7 +481,7 @@ func ListSecrets(ctx context.Context, s *store.Store, ref model.Ref, only hierad
 	if !slices.ContainsFunc(values, func(v Value) bool { return v.Secret != "" }) {
 		return list, nil
 	}
-	known, _, err := s.Identities.AllRecipients(ctx, ref)
+	known, _, err := s.Targets.AllRecipients(ctx, ref)
 	if err != nil {
 		return nil, err
 	}

@@ -17,18 +17,9 @@ func Register(ctx context.Context, db *etcd.DB, env string, h model.Host) error 
 		if err != nil && !errors.As(err, new(*etcd.UnreadableError)) { // an unreadable entry is overwritten
 			return err
 		}
-		h.Request = AskedBefore(old, h)
+		h.Request = h.AskedBefore(old)
 		return db.Commit(ctx, etcd.If(etcd.Same(k.Host(h.Node), revision)).Put(k.Host(h.Node), h).Touch(k.HostsHead()))
 	})
-}
-
-// AskedBefore returns the pending request that an entry keeps when it replaces old. It returns nil for another
-// machine.
-func AskedBefore(old *model.Host, h model.Host) *model.Request {
-	if old == nil || old.MachineID != "" && h.MachineID != "" && old.MachineID != h.MachineID {
-		return nil
-	}
-	return old.Request
 }
 
 // Listed reads a host list with the exports of its nodes, and names its unreadable entries.

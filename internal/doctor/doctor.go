@@ -174,7 +174,7 @@ func named(check string, found []Finding) []Finding {
 
 // Delete deletes keys that cannot be read, after sure agreed to their list. A key that can be read is an error.
 func Delete(ctx context.Context, st *store.Store, keys []string, sure func([]store.Unreadable) error) error {
-	all, _, err := st.Fleet.AllUnreadable(ctx)
+	all, _, err := store.AllUnreadable(ctx, st.DB())
 	if err != nil {
 		return err
 	}
@@ -196,7 +196,7 @@ func Delete(ctx context.Context, st *store.Store, keys []string, sure func([]sto
 		return err
 	}
 	for _, u := range found {
-		if err := st.Fleet.DeleteUnreadable(ctx, of[u.Key], u); err != nil {
+		if err := store.DeleteUnreadable(ctx, st.DB(), of[u.Key], u); err != nil {
 			return err
 		}
 	}

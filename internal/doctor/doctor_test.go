@@ -458,7 +458,7 @@ func TestDoctorFindsLostSecrets(t *testing.T) {
 		_, err = st.Targets.ChangeData(ctx, dev, f.Desires, data, map[hieradata.Layer][]byte{layer: after}, store.Author{At: time.Now()})
 		check(err)
 	}
-	check(st.Identities.PutRecipients(ctx, dev, "controller", store.Recipients{Recipients: []store.Recipient{newest, former}}, nil))
+	check(st.Targets.PutRecipients(ctx, dev, "controller", store.Recipients{Recipients: []store.Recipient{newest, former}}, nil))
 	for node, removed := range map[string]store.Removal{
 		"controller8": {At: time.Now().Add(-time.Hour), Rotate: true}, "controller9": {At: time.Now().Add(time.Hour), Rotate: true}, "controller10": {At: time.Now().Add(time.Hour)},
 	} {

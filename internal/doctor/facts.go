@@ -176,7 +176,7 @@ func readCluster(ctx context.Context, st *store.Store, c store.Config) cluster {
 
 // readEnvironments reads every environment that any key names. What cannot be read of one hides nothing of others.
 func (f *facts) readEnvironments(ctx context.Context, st *store.Store) error {
-	unreadable, unread, err := st.Fleet.AllUnreadable(ctx)
+	unreadable, unread, err := store.AllUnreadable(ctx, st.DB())
 	if err != nil {
 		return err
 	}

@@ -8,9 +8,9 @@ import (
 	"time"
 
 	"pulley/hieradata"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // Code names a kind of finding.
@@ -525,7 +525,7 @@ func deletion(node, key string) string {
 		quoted = "'" + strings.ReplaceAll(strconv.QuoteToASCII(key), "'", `\x27`) + "'"
 	}
 	remedy := "upgrade `pulley` if a newer one wrote it; else delete it: `pulley doctor --delete " + quoted + "`"
-	switch env, kind := store.KindOf(key); {
+	switch env, kind := etcd.KindOf(key); {
 	case kind == "data":
 		return "upgrade `pulley` if a newer one wrote it; else `pulley recover -e " + env + "`; without a history, delete it: `pulley doctor --delete " + quoted + "`"
 	case after != "":
@@ -538,7 +538,7 @@ func deletion(node, key string) string {
 
 // After returns what the deletion of a key means, or demands, beyond the loss of its value; "" for nothing.
 func After(key string) string {
-	switch env, kind := store.KindOf(key); kind {
+	switch env, kind := etcd.KindOf(key); kind {
 	case "spec":
 		return "then run `pulley env apply` with its file"
 	case "gate", "desired", "history":

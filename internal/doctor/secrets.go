@@ -77,7 +77,7 @@ func ExamineSecrets(ctx context.Context, st *store.Store, decrypts Decrypts) (al
 	}
 	examined := int64(0)
 	for _, ref := range refs {
-		scopes, _, err := st.Identities.AllRecipients(ctx, ref)
+		scopes, _, err := st.Targets.AllRecipients(ctx, ref)
 		if err != nil {
 			return nil, err
 		}
@@ -110,7 +110,7 @@ func readSecrets(ctx context.Context, st *store.Store, e *environment) {
 		return
 	}
 	var have map[string]store.Recipients
-	if have, _, e.secretsErr = st.Identities.AllRecipients(ctx, e.ref); e.secretsErr != nil {
+	if have, _, e.secretsErr = st.Targets.AllRecipients(ctx, e.ref); e.secretsErr != nil {
 		return
 	}
 	e.unrotated = map[string]int64{}

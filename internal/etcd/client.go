@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -38,16 +39,17 @@ type Config struct {
 
 // DB is a connection to one fleet's keyspace. It is safe for concurrent use.
 type DB struct {
-	Client     *clientv3.Client
-	Keys       Keys
-	Timeout    time.Duration
-	Endpoints  string
-	CallerName string                          // name of the client in errors
-	user       string                          // user that etcd derives from the certificate; "" without one
-	peer       *peer                           // nil in etcd's own process
-	connecting *connecting                     // nil where no probe can help
-	defragment func() error                    // of an embedded member; nil elsewhere
-	pair       func() (tls.Certificate, error) // reads this client's certificate; nil without one
+	Client       *clientv3.Client
+	Keys         Keys
+	Timeout      time.Duration
+	Endpoints    string
+	CallerName   string                          // name of the client in errors
+	user         string                          // user that etcd derives from the certificate; "" without one
+	peer         *peer                           // nil in etcd's own process
+	connecting   *connecting                     // nil where no probe can help
+	defragment   func() error                    // of an embedded member; nil elsewhere
+	Defragmented atomic.Int64                    // revision at which its members did last
+	pair         func() (tls.Certificate, error) // reads this client's certificate; nil without one
 }
 
 // Open creates a client. The first call connects, within its deadline.

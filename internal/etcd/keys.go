@@ -219,6 +219,20 @@ func (k EnvKeys) Recipient(name string) string { return k.Recipients() + escape(
 func (k EnvKeys) Flood(node string) string     { return k.of.prefix + "floods/" + k.env + escape(node) }
 func (k EnvKeys) Lockout(node string) string   { return k.of.prefix + "lockouts/" + k.env + escape(node) }
 
+// Leaving lists the keys of a node that a removal deletes. Its identity, status, runs and machine record stay, and what is left to do about it.
+func (k EnvKeys) Leaving(node string) []string {
+	self := Scope{Node: node}
+	return []string{
+		k.Host(node), k.Precreated(node), k.Presigned(node), k.Hold(self), k.Target(self), k.Assignment(node), k.Retirement(node), k.Flood(node), k.Lockout(node),
+		k.Facts(node), k.Export(node), k.PreviewOrder(node), k.Preview(node),
+	}
+}
+
+// Elsewhere lists the prefixes of keys of the environment that are not below its root, without those of who is in the fleet.
+func (k EnvKeys) Elsewhere() []string {
+	return []string{k.Statuses(), k.NodesRuns(), k.NodesFacts(), k.FirstBoots(), k.Past(""), k.Flood(""), k.Lockout(""), k.Retirement(""), k.Recipients(), k.Presigned("")}
+}
+
 // maxOfNode is the most bytes of a value that a node writes: twice what an honest one does.
 const maxOfNode = 64 << 10
 

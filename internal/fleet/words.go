@@ -9,7 +9,6 @@ import (
 	"pulley/environments/settings"
 	"pulley/internal/cli"
 	"pulley/internal/clip"
-	"pulley/internal/machines/render"
 	"pulley/internal/model"
 	"pulley/internal/store"
 )
@@ -43,7 +42,7 @@ func (s Status) Summary() string {
 	if s.NoopPending > 0 {
 		parts = append(parts, fmt.Sprintf("%d with changes pending under noop", s.NoopPending))
 	}
-	return fmt.Sprintf("%s: target %s, epoch %d; %s\n%s\n", s.Environment, s.Target, s.Epoch, strings.Join(parts, ", "), cli.Clean(render.Health(s.Health)))
+	return fmt.Sprintf("%s: target %s, epoch %d; %s\n%s\n", s.Environment, s.Target, s.Epoch, strings.Join(parts, ", "), cli.Clean(s.Health.Sentence()))
 }
 
 // Next is the command that shows most about what most nodes suffer from that fail, are stuck or silent; "" if none does.

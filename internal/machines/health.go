@@ -1,6 +1,11 @@
 package machines
 
 import (
+	"cmp"
+	"errors"
+	"fmt"
+	"strings"
+
 	"pulley/environments"
 	"pulley/internal/model"
 )
@@ -63,3 +68,29 @@ func (r *RoleHealth) add(node string, hosts map[string]model.Host, views map[str
 		r.Lacking = append(r.Lacking, Lack{node, view.State})
 	}
 }
+
+// Sentence returns "healthy", or the lacking nodes: "degraded: compute 3 of 5 converged (compute4 not registered, compute5
+// silent)".
+func (h Health) Sentence() string {
+	if h.Healthy {
+		return "healthy"
+	}
+	var parts []string
+	for _, r := range h.Roles {
+		if r.Converged == r.Wanted {
+			continue
+		}
+		var lacking []string
+		for _, l := range r.Lacking {
+			lacking = append(lacking, l.Node+" "+cmp.Or(string(l.State), "not registered"))
+		}
+		if more := r.Wanted - r.Converged - len(lacking); more > 0 {
+			lacking = append(lacking, fmt.Sprintf("and %d more", more))
+		}
+		parts = append(parts, fmt.Sprintf("%s %d of %d converged (%s)", r.Role, r.Converged, r.Wanted, strings.Join(lacking, ", ")))
+	}
+	return "degraded: " + strings.Join(parts, "; ")
+}
+
+// ErrNotListed is a node that is not on the host list.
+var ErrNotListed = errors.New("it is not in the host list")

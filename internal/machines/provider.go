@@ -94,7 +94,6 @@ var (
 	ErrLost       = errors.New("another apply has the lock of the environment")
 	ErrChanged    = errors.New("another program changed it meanwhile")
 	ErrDestroying = errors.New("an earlier environment of this name is not completely destroyed")
-	ErrNotListed  = errors.New("it is not in the host list")
 
 	ErrTokenTaken = errors.New("another token has this id")
 )

@@ -530,3 +530,12 @@ type Upgrade struct {
 	Phase   UpgradePhase `json:"phase"`
 	Problem Problem      `json:"problem,omitzero"`
 }
+
+// AskedBefore returns the pending request that an entry keeps when it replaces old. It returns nil for another
+// machine.
+func (h Host) AskedBefore(old *Host) *Request {
+	if old == nil || old.MachineID != "" && h.MachineID != "" && old.MachineID != h.MachineID {
+		return nil
+	}
+	return old.Request
+}

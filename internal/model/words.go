@@ -385,3 +385,19 @@ func plural(n int, noun string) string {
 	}
 	return fmt.Sprintf("%d %ss", n, noun)
 }
+
+// What renders what a campaign brings to its nodes: a target, or a version of the agent.
+func What(t Target, version string) string {
+	if version != "" {
+		return "agent " + version
+	}
+	return t.String()
+}
+
+// Noun is what people call the campaign with an ID.
+func Noun(id string) string {
+	if strings.HasPrefix(id, "j") {
+		return "job"
+	}
+	return "rollout"
+}

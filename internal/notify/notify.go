@@ -387,7 +387,7 @@ func render(n store.Notice) (title, text string) {
 			store.RolloutPaused: "is paused", store.RolloutWaits: "waits for an approval", store.RolloutEnded: "ended", store.RolloutLost: "lost a node",
 			store.RolloutBlocks: "is blocked by a gate", store.RolloutStalls: "waits for an operator",
 		}[n.Kind]
-		return fmt.Sprintf("%s %s in %s %s", rollout.Noun(n.Rollout), n.Rollout, n.Environment, what), fmt.Sprintf("%s\n`pulley %s show %s -e %s`", n.Problem, rollout.Noun(n.Rollout), n.Rollout, n.Environment)
+		return fmt.Sprintf("%s %s in %s %s", model.Noun(n.Rollout), n.Rollout, n.Environment, what), fmt.Sprintf("%s\n`pulley %s show %s -e %s`", n.Problem, model.Noun(n.Rollout), n.Rollout, n.Environment)
 	case store.HoldEnded:
 		title = "a hold in " + n.Environment + " ended"
 		if h := n.Hold; h != nil {

@@ -10,22 +10,6 @@ import (
 	"pulley/internal/model"
 )
 
-// What renders what a campaign brings to its nodes: a target, or a version of the agent.
-func What(t model.Target, version string) string {
-	if version != "" {
-		return "agent " + version
-	}
-	return t.String()
-}
-
-// Noun is what people call the campaign with an ID.
-func Noun(id string) string {
-	if strings.HasPrefix(id, "j") {
-		return "job"
-	}
-	return "rollout"
-}
-
 // Sentence renders a wait.
 func (w Wait) Sentence() string {
 	text := w.sentence()

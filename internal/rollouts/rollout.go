@@ -453,7 +453,7 @@ func lookAtRollout(ctx context.Context, s *store.Store, ref model.Ref, id string
 	}
 	quiet := map[string]time.Time{}
 	step, _, err := rollout.Decide(c.Plan, c.State, now, func(needs rollout.Needs) (rollout.Observed, error) {
-		o, err := s.Campaigns.Observe(ctx, ref, c, needs, now)
+		o, err := s.Campaigns.Observe(ctx, ref, c, needs, store.RecordAway, now)
 		for node, n := range o.Nodes {
 			if n.Assigned == nil || n.StatusAt > n.AssignedAt {
 				continue

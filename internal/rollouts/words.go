@@ -32,7 +32,7 @@ func (r Rollout) Waits() bool {
 }
 
 // What is what the rollout brings to its nodes: a target, or a version of the agent.
-func (r Rollout) What() string { return rollout.What(r.Target, r.Agent) }
+func (r Rollout) What() string { return model.What(r.Target, r.Agent) }
 
 // Name is what it is, with its ID.
 func (r Rollout) Name() string {

@@ -93,7 +93,7 @@ func TestRemovalOfADamagedEnvironmentIsCleanedLater(t *testing.T) {
 		err = s.Fleet.Register(ctx, "dev", model.Host{Node: "web1", Role: "web"})
 	}
 	if err == nil {
-		err = s.Joins.RemoveNode(ctx, dev, "web1", store.Removal{At: time.Now(), By: "ann"})
+		err = s.Joins.RemoveNode(ctx, dev, "web1", store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord)
 	}
 	if err != nil {
 		t.Fatal(err)

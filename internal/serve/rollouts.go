@@ -121,7 +121,7 @@ func (r *rollouts) tellEnd(ctx context.Context, ref model.Ref, of told) {
 	case rollout.Gone:
 		how = "no serve advanced it, and its nodes continued by themselves"
 	}
-	what := "took " + rollout.What(c.Plan.Target, c.Plan.Agent.Version)
+	what := "took " + model.What(c.Plan.Target, c.Plan.Agent.Version)
 	if c.Plan.Kind == rollout.Run {
 		what = "ran"
 	}

@@ -411,7 +411,7 @@ func (c Config) serve(ctx context.Context, v service) error {
 	if certs != nil {
 		watching.Pins, v.ready.Joins = certs.CA.Fingerprints(), true
 		joins := server.New(server.Config{
-			Store: v.store, CA: certs.CA, Now: c.Now, Log: c.Log, Metrics: metrics, Endpoints: v.ready.Endpoints, NodeLifetime: c.NodeLifetime, Puppet: c.Puppet,
+			Store: v.store, CA: certs.CA, Left: store.LeftRecord, Now: c.Now, Log: c.Log, Metrics: metrics, Endpoints: v.ready.Endpoints, NodeLifetime: c.NodeLifetime, Puppet: c.Puppet,
 			OnFirstBoot: tasks.Notifier.FirstBoot, OnDuplicate: tasks.duplicateRefused, OnSecrets: tasks.Notifier.SecretsGiven,
 		})
 		web.Join = joins.Handler()

@@ -17,6 +17,16 @@ import (
 	"pulley/internal/pki"
 )
 
+// Access manages etcd's users and roles.
+type Access struct {
+	db      *etcd.DB
+	cluster *Cluster
+	specs   *Environments
+}
+
+// accessIn returns them of a connection.
+func accessIn(db *etcd.DB) *Access { return &Access{db, clusterIn(db), specIn(db)} }
+
 // authTimeout bounds one change of users or roles if the store's own deadline is shorter. Etcd rebuilds all users'
 // permissions at each change, which took 0.13 s at 7,000 users on an idle machine.
 const authTimeout = 30 * time.Second

@@ -2,13 +2,10 @@ package store
 
 import (
 	"context"
-	"maps"
-	"time"
 
 	"pulley/internal/desired"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
-	"pulley/internal/rollout"
 )
 
 // AgentWish reads an environment's document and the revision of its last write, or 0 if there is none.
@@ -27,14 +24,6 @@ func (s *Fleet) PutAgentWish(ctx context.Context, ref model.Ref, w desired.Agent
 		err = s.putAgentWish(ctx, ref, w, revision)
 	}
 	return etcd.Wrap(err, "cannot store the agent versions of %s", ref)
-}
-
-// wish returns the document with the version of an ended rollout.
-func (d Desires) wish(p rollout.Plan, at time.Time) desired.AgentWish {
-	w := d.Agents
-	w.Roles, w.By, w.Why, w.At = maps.Clone(w.Roles), p.By, p.Why, at.UTC().Truncate(time.Second)
-	w.Choose(etcd.Scope{Role: p.Role}, p.Agent)
-	return w
 }
 
 // putAgentWish refuses a change while a rollout is in progress: a failed node must have one cause.

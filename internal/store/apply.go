@@ -18,6 +18,24 @@ import (
 	"pulley/internal/release"
 )
 
+// Machines stores the machines that Pulley creates. One apply at a time may change them.
+type Machines struct {
+	db      *etcd.DB
+	targets *Targets
+	fleet   *Fleet
+	access  *Access
+	tokens  *Tokens
+	joins   *Joins
+	notices *Notices
+
+	campaigns *Campaigns
+}
+
+// recordsIn returns them of a connection.
+func recordsIn(db *etcd.DB) *Machines {
+	return &Machines{db, targetsIn(db), fleetIn(db), accessIn(db), TokensIn(db), JoinsIn(db), NoticesIn(db), journalIn(db)}
+}
+
 var (
 	_ machines.Reader    = (*Applying)(nil)
 	_ machines.Inventory = (*Applying)(nil)
@@ -281,7 +299,7 @@ func (a *Applying) Remove(ctx context.Context, node, why string) error {
 	if err := a.stillOurs(ctx); err != nil {
 		return fmt.Errorf("cannot remove node %s: %w", node, err)
 	}
-	err := a.machines.joins.RemoveNode(ctx, a.ref, node, Removal{At: a.now(), By: a.by, Why: model.Prose(why)})
+	err := a.machines.joins.RemoveNode(ctx, a.ref, node, Removal{At: a.now(), By: a.by, Why: model.Prose(why)}, LeftRecord)
 	gone := errors.Is(err, etcd.ErrNotFound)
 	if err != nil && !gone {
 		return a.ended(err)

@@ -20,16 +20,6 @@ import (
 	"pulley/internal/testbed/machinestest"
 )
 
-func begin(t *testing.T, st *store.Store, ref model.Ref, by string) *store.Applying {
-	t.Helper()
-	a, err := st.Machines.BeginApply(t.Context(), ref, by)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = a.Close() })
-	return a
-}
-
 // The tests of apply use a model. Etcd must keep the same promises.
 func TestEtcdKeepsLockGuarantees(t *testing.T) {
 	t.Parallel()

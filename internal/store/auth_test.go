@@ -15,7 +15,6 @@ import (
 )
 
 const (
-	nodeA    = "pulley/node/dev/controller1/00000000000000a1"
 	nodeAOld = "pulley/node/dev/controller1/00000000000000a0"
 	nodeB    = "pulley/node/dev/compute1/00000000000000b1"
 )
@@ -158,7 +157,7 @@ func TestRecreatedEnvironmentKeepsNodeRole(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	store.CancelAfter(server.Admin(), 2, again, func(st *store.Store) { // between the check and the deletion
+	etcdtest.CancelAfter(server.Admin(), 2, again, func(st *store.Store) { // between the check and the deletion
 		if err := st.Access.DropSharedRole(ctx, dev); err != nil {
 			t.Fatal(err)
 		}

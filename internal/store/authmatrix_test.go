@@ -19,9 +19,7 @@ import (
 )
 
 const (
-	viewer   = "pulley/operator/vic/0000000000000001"
-	operator = "pulley/operator/olga/0000000000000002"
-	noUser   = "pulley/node/dev/controller2/00000000000000c1" // a certificate of the CA without a user
+	noUser = "pulley/node/dev/controller2/00000000000000c1" // a certificate of the CA without a user
 )
 
 // fleetWithUsers is a member with two environments, the nodes A (twice: it joined again) and B, a viewer and an
@@ -42,7 +40,7 @@ func fleetWithUsers(t *testing.T) (*etcdtest.Auth, []string) {
 	}
 	keys := map[string]bool{"/other/key": true, "/pulley": true, "/pulley/v1": true, "/pulley/v1/": true, "/pulley/v10/key": true, "/pulley/v1/strange": true}
 	for _, of := range [][2]string{{"dev", "controller1"}, {"dev", "compute1"}, {"dev", "controller10"}, {"dev@t42", "controller1"}, {"production", "controller1"}} {
-		for _, r := range store.TableOfKeys(t, of[0], of[1]) {
+		for _, r := range etcdtest.TableOfKeys(t, of[0], of[1], "") {
 			keys[r.Key] = true
 		}
 	}
@@ -95,11 +93,6 @@ func ways(key, elsewhere string) (reads, writes map[string]clientv3.Op) {
 	return reads, writes
 }
 
-// refusal reports whether etcd itself refused the client.
-func refusal(err error) bool {
-	return errors.Is(err, rpctypes.ErrPermissionDenied) || errors.Is(err, rpctypes.ErrUserNotFound)
-}
-
 // A stolen node key could read another environment, report for other nodes or promote. A stolen operator key could
 // create operators. A certificate from before a node's new join could still write for the node.
 func TestEtcdRefusesForeignKeys(t *testing.T) {
@@ -111,7 +104,7 @@ func TestEtcdRefusesForeignKeys(t *testing.T) {
 	nothing, orders := func(string) bool { return false }, "/pulley/v1/environments/dev/assigned/controller1"
 	writtenBy := map[string]bool{} // an operator or publisher, as the table says
 	for _, of := range [][2]string{{"dev", "controller1"}, {"dev", "compute1"}, {"dev", "controller10"}, {"dev@t42", "controller1"}, {"production", "controller1"}} {
-		for _, r := range store.TableOfKeys(t, of[0], of[1]) {
+		for _, r := range etcdtest.TableOfKeys(t, of[0], of[1], "") {
 			writtenBy[r.Key] = slices.Contains(r.Writers, "o") || slices.Contains(r.Writers, "p") || slices.Contains(r.Writers, "c") && strings.Contains(r.Key, "/environments/")
 		}
 	}
@@ -336,17 +329,4 @@ func restore(t *testing.T, server *etcdtest.Auth, key string) {
 	if _, err := server.ClientOf(etcdtest.Serve).Put(t.Context(), key, "as it was"); err != nil {
 		t.Fatal(err)
 	}
-}
-
-func contents(t *testing.T, server *etcdtest.Auth) map[string]string {
-	t.Helper()
-	resp, err := server.ClientOf(etcdtest.Serve).Get(t.Context(), "", clientv3.WithFromKey())
-	if err != nil {
-		t.Fatal(err)
-	}
-	all := map[string]string{}
-	for _, kv := range resp.Kvs {
-		all[string(kv.Key)] = string(kv.Value)
-	}
-	return all
 }

@@ -11,10 +11,21 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"pulley/internal/desired"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
+
+// Campaigns stores staged rollouts, and carries out their steps.
+type Campaigns struct {
+	db      *etcd.DB
+	targets *Targets
+	fleet   *Fleet
+}
+
+// journalIn returns them of a connection.
+func journalIn(db *etcd.DB) *Campaigns { return &Campaigns{db, targetsIn(db), fleetIn(db)} }
 
 // Limits of the transactions of a campaign.
 const (
@@ -25,19 +36,6 @@ const (
 
 // JobLease is how long the nodes of a job wait when no serve advances it.
 const JobLease = 15 * time.Minute
-
-// ErrCampaign means that a staged rollout, or a job, owns the targets of an environment.
-var ErrCampaign = errors.New("a campaign is in progress")
-
-// CampaignError is an ErrCampaign with the ID of the rollout or job.
-type CampaignError struct{ ID string }
-
-func (e *CampaignError) Error() string {
-	return "a " + rollout.Noun(e.ID) + " is in progress: " + e.ID
-}
-
-// Is makes it an ErrCampaign.
-func (e *CampaignError) Is(target error) bool { return target == ErrCampaign }
 
 // LostError means that the staged rollout or job that owns an environment is not there, or cannot be read: only a recovery ends it.
 type LostError struct {
@@ -52,18 +50,8 @@ func (e *LostError) Error() string {
 
 // What is the error without its remedy.
 func (e *LostError) What() string {
-	return fmt.Sprintf("%s %s is in progress, and cannot be read: %v", rollout.Noun(e.ID), e.ID, e.cause)
+	return fmt.Sprintf("%s %s is in progress, and cannot be read: %v", model.Noun(e.ID), e.ID, e.cause)
 }
-
-// Started is what the start of a staged rollout adds to the history: nodes may have its target from then on.
-type Started struct {
-	ID     string       `json:"id"`
-	Target model.Target `json:"target"`
-	Agent  string       `json:"agent,omitempty"` // version of the agent, instead of a target
-}
-
-// What is what the rollout brings, for people.
-func (s Started) What() string { return rollout.What(s.Target, s.Agent) }
 
 // startedBy is what a plan adds to the history.
 func startedBy(p rollout.Plan) *Started { return &Started{p.ID, p.Target, p.Agent.Version} }
@@ -128,7 +116,7 @@ func (s *Campaigns) Start(ctx context.Context, ref model.Ref, d Desires, p rollo
 		return fail(fmt.Errorf("the gate has epoch %d, after which no change is possible", d.Gate.Epoch))
 	}
 	if p.Agent.Version != "" {
-		if err := d.wish(p, a.At).Fits(); err != nil {
+		if err := wish(d, p, a.At).Fits(); err != nil {
 			return fail(err)
 		}
 	}
@@ -259,7 +247,7 @@ func (s *Campaigns) Get(ctx context.Context, ref model.Ref, id string, known *ro
 			return nil, &LostError{id, err, ref}
 		}
 	}
-	return c, etcd.Wrap(err, "cannot read %s %s of %s", rollout.Noun(id), id, ref)
+	return c, etcd.Wrap(err, "cannot read %s %s of %s", model.Noun(id), id, ref)
 }
 
 func (s *Campaigns) get(ctx context.Context, ref model.Ref, id string, known *rollout.Plan) (*Campaign, error) {
@@ -326,7 +314,7 @@ func (s *Campaigns) Take(ctx context.Context, ref model.Ref, c *Campaign, o roll
 	k, p := s.db.Env(ref), c.Plan
 	guards := []clientv3.Cmp{etcd.Same(k.Gate(), c.Desires.gateRevision), etcd.Same(k.CampaignState(p.ID), c.state)}
 	if step.State != nil {
-		return etcd.Wrap(s.move(ctx, ref, c, step, guards, now), "cannot advance %s %s of %s", rollout.Noun(p.ID), p.ID, ref)
+		return etcd.Wrap(s.move(ctx, ref, c, step, guards, now), "cannot advance %s %s of %s", model.Noun(p.ID), p.ID, ref)
 	}
 	for part := range slices.Chunk(step.Assign, nodesInTxn) {
 		b := etcd.If(guards...)
@@ -335,7 +323,7 @@ func (s *Campaigns) Take(ctx context.Context, ref model.Ref, c *Campaign, o roll
 			b.If(etcd.Same(k.Host(a.Node), n.HostAt), etcd.Same(k.Assignment(a.Node), n.AssignedAt)).Put(k.Assignment(a.Node), a.Assignment)
 		}
 		if err := s.db.Commit(ctx, b); err != nil {
-			return etcd.Wrap(err, "cannot assign nodes to %s %s of %s", rollout.Noun(p.ID), p.ID, ref)
+			return etcd.Wrap(err, "cannot assign nodes to %s %s of %s", model.Noun(p.ID), p.ID, ref)
 		}
 	}
 	for _, node := range step.Withdraw {
@@ -347,7 +335,7 @@ func (s *Campaigns) Take(ctx context.Context, ref model.Ref, c *Campaign, o roll
 			b.Delete(k.Assignment(node))
 		}
 		if err := s.db.Commit(ctx, b); err != nil && !errors.Is(err, etcd.ErrConflict) {
-			return etcd.Wrap(err, "cannot withdraw node %s from %s %s of %s", node, rollout.Noun(p.ID), p.ID, ref)
+			return etcd.Wrap(err, "cannot withdraw node %s from %s %s of %s", node, model.Noun(p.ID), p.ID, ref)
 		}
 	}
 	return nil
@@ -370,7 +358,7 @@ func (s *Campaigns) move(ctx context.Context, ref model.Ref, c *Campaign, step r
 		done := Change{Kind: Promoted, Role: p.Role, Before: before, After: p.Target.Overlay(before), ending: &signed.Completed}
 		if p.Agent.Version != "" {
 			done.Rollout = startedBy(p)
-			b.If(etcd.Same(k.AgentChoice(), c.Desires.revisions[k.AgentChoice()])).Put(k.AgentChoice(), c.Desires.wish(p, now))
+			b.If(etcd.Same(k.AgentChoice(), c.Desires.revisions[k.AgentChoice()])).Put(k.AgentChoice(), wish(c.Desires, p, now))
 		}
 		_, err = s.targets.change(ctx, b, ref, c.Desires, done, Author{By: p.By, Why: string(p.Why), At: now, Ends: p.ID})
 		return err
@@ -569,4 +557,25 @@ func (s *Campaigns) List(ctx context.Context, ref model.Ref) (all []Campaign, da
 	}
 	slices.SortFunc(all, func(a, b Campaign) int { return int(b.Plan.Epoch - a.Plan.Epoch) })
 	return all, damaged, etcd.Wrap(err, "cannot list the rollouts of %s", ref)
+}
+
+// MayRevert reports whether nodes with allowed signers accept the revert of a campaign without a key: no target is lower, or its
+// permit was signed at the start and did not end.
+func (s *Campaigns) MayRevert(ctx context.Context, ref model.Ref, c *Campaign, now time.Time) (bool, error) {
+	scope := etcd.Scope{Role: c.Plan.Role}
+	lower, err := s.targets.Lowers(ctx, ref, c.Desires, scope, c.Desires.Target(scope), now)
+	if err != nil || !lower {
+		return err == nil, err
+	}
+	signed, _, err := s.targets.endings(ctx, ref, c.Plan.ID)
+	p, ok := signed.Reverted.permit(c.Plan.Epoch + 1)
+	return ok && !p.Ended(now), etcd.Wrap(err, "cannot read the permit to revert rollout %s of %s", c.Plan.ID, ref)
+}
+
+// wish returns the document with the version of an ended rollout.
+func wish(d Desires, p rollout.Plan, at time.Time) desired.AgentWish {
+	w := d.Agents
+	w.Roles, w.By, w.Why, w.At = maps.Clone(w.Roles), p.By, p.Why, at.UTC().Truncate(time.Second)
+	w.Choose(etcd.Scope{Role: p.Role}, p.Agent)
+	return w
 }

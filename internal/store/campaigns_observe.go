@@ -12,13 +12,15 @@ import (
 	"pulley/internal/clip"
 	"pulley/internal/etcd"
 	"pulley/internal/facts"
-	"pulley/internal/machines"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
 )
 
+// Away reports whether an apply retires the node of a machine record, or replaces its machine. Package records has it.
+type Away func(record *etcd.KV) (bool, error)
+
 // Observe reads what the next step of a campaign needs: point keys of the nodes in progress, and rarely all keys or the host list.
-func (s *Campaigns) Observe(ctx context.Context, ref model.Ref, c *Campaign, need rollout.Needs, now time.Time) (rollout.Observed, error) {
+func (s *Campaigns) Observe(ctx context.Context, ref model.Ref, c *Campaign, need rollout.Needs, away Away, now time.Time) (rollout.Observed, error) {
 	o := rollout.Observed{Gate: c.Gate, Nodes: map[string]rollout.Node{}}
 	f := FleetState{Desires: c.Desires, Hosts: map[string]model.Host{}, Holds: map[etcd.Scope]model.Hold{}}
 	k := s.db.Env(ref)
@@ -40,7 +42,7 @@ func (s *Campaigns) Observe(ctx context.Context, ref model.Ref, c *Campaign, nee
 		}
 	}
 	if len(c.Plan.Policy.Limits()) > 0 && err == nil {
-		err = s.replaced(ctx, k, o.Nodes)
+		err = s.replaced(ctx, k, away, o.Nodes)
 	}
 	var reports []*report
 	for name, n := range o.Nodes {
@@ -60,7 +62,7 @@ func (s *Campaigns) Observe(ctx context.Context, ref model.Ref, c *Campaign, nee
 	if need.Hosts && err == nil {
 		o.Hosts, err = s.candidates(ctx, ref, c)
 	}
-	return o, etcd.Wrap(err, "cannot read the nodes of %s %s of %s", rollout.Noun(c.Plan.ID), c.Plan.ID, ref)
+	return o, etcd.Wrap(err, "cannot read the nodes of %s %s of %s", model.Noun(c.Plan.ID), c.Plan.ID, ref)
 }
 
 // points reads nodes by point keys, in one transaction.
@@ -128,7 +130,7 @@ func (s *Campaigns) pages(ctx context.Context, k etcd.EnvKeys, names []string, i
 }
 
 // replaced marks the nodes without a host entry whose machine an apply replaces, or retires.
-func (s *Campaigns) replaced(ctx context.Context, k etcd.EnvKeys, nodes map[string]rollout.Node) error {
+func (s *Campaigns) replaced(ctx context.Context, k etcd.EnvKeys, away Away, nodes map[string]rollout.Node) error {
 	var absent []string
 	for name, n := range nodes {
 		if n.Host == nil {
@@ -137,17 +139,17 @@ func (s *Campaigns) replaced(ctx context.Context, k etcd.EnvKeys, nodes map[stri
 	}
 	slices.Sort(absent)
 	for part := range slices.Chunk(absent, nodesInTxn) {
-		records, points := make([]*machines.Record, len(part)), []etcd.Point{}
-		for i, name := range part {
-			points = append(points, etcd.Point{Key: k.MachineRecord(name), Read: etcd.Into(&records[i])})
+		points := []etcd.Point{}
+		for _, name := range part {
+			points = append(points, etcd.Point{Key: k.MachineRecord(name), Read: func(kv *etcd.KV) (err error) {
+				n := nodes[name]
+				n.Replaced, err = away(kv)
+				nodes[name] = n
+				return err
+			}})
 		}
 		if _, err := s.db.Read(ctx, map[string]int64{}, points...); err != nil {
 			return err
-		}
-		for i, name := range part {
-			n := nodes[name]
-			n.Replaced = records[i] != nil && records[i].Away()
-			nodes[name] = n
 		}
 	}
 	return nil

@@ -24,7 +24,7 @@ func TestObserveSeesReplacedMachines(t *testing.T) {
 	}
 	c := &store.Campaign{Plan: rollout.Plan{ID: "r1", Kind: rollout.Take, Policy: rollout.Policy{MaxUnavailable: map[string]int{"pair": 1}}}}
 	for _, all := range []bool{false, true} {
-		o, err := st.Campaigns.Observe(t.Context(), dev, c, rollout.Needs{Nodes: []string{"web1", "web2", "web3", "web4", "web5"}, All: all}, time.Now())
+		o, err := st.Campaigns.Observe(t.Context(), dev, c, rollout.Needs{Nodes: []string{"web1", "web2", "web3", "web4", "web5"}, All: all}, store.RecordAway, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,6 +11,7 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/etcd"
+	"pulley/internal/etcd/kinds"
 	"pulley/internal/model"
 )
 
@@ -169,7 +170,7 @@ func (s *Joins) Cleanups(ctx context.Context) (all []Cleanup, damaged []string, 
 		damaged = append(damaged, worse...)
 		for node, c := range of {
 			if c.Node != node {
-				damaged = append(damaged, (&etcd.UnreadableError{Key: s.db.Env(ref).Cleanup(node), Problem: errOfAnother.Error()}).Error())
+				damaged = append(damaged, (&etcd.UnreadableError{Key: s.db.Env(ref).Cleanup(node), Problem: kinds.ErrOfAnother.Error()}).Error())
 				continue
 			}
 			c.Environment = ref

@@ -34,7 +34,7 @@ func TestRemovalRecordsWhatPuppetServersHave(t *testing.T) {
 		if err := st.Fleet.Register(ctx, "dev", model.Host{Node: node, Role: "web"}); err != nil {
 			t.Fatal(err)
 		}
-		if err := st.Joins.RemoveNode(ctx, dev, node, store.Removal{At: time.Now(), By: "ann"}); err != nil {
+		if err := st.Joins.RemoveNode(ctx, dev, node, store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -120,7 +120,7 @@ func TestRemovalRecordsWhatPuppetServersHave(t *testing.T) {
 	namesake("https://10.0.0.2:8140", "prod")
 	namesake("https://puppetdb.example:8081", "prod")
 	namesake("https://10.0.0.3", "<nil>")
-	if err := st.Joins.RemoveNode(ctx, prod, "web2", store.Removal{At: time.Now(), By: "ann"}); err != nil {
+	if err := st.Joins.RemoveNode(ctx, prod, "web2", store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord); err != nil {
 		t.Fatal(err)
 	}
 	namesake("https://10.0.0.1", "<nil>")
@@ -160,7 +160,7 @@ func TestRemovalIsRecordedWhateverTheEnvironmentIs(t *testing.T) {
 				if err := st.Identities.Put(ctx, dev, store.Identity{Node: node, Role: "web", User: "pulley/node/dev/" + node + "/00000000000000aa", Incarnation: "00000000000000aa"}, 0); err != nil {
 					t.Fatal(err)
 				}
-				if err := st.Joins.RemoveNode(ctx, dev, node, store.Removal{At: time.Now(), By: "ann"}); err != nil {
+				if err := st.Joins.RemoveNode(ctx, dev, node, store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -169,7 +169,7 @@ func TestRemovalIsRecordedWhateverTheEnvironmentIs(t *testing.T) {
 				t.Fatalf("%+v, %v, %v", all, damaged, err)
 			}
 			// An environment that can be repaired keeps the record; without one, a second removal drops it.
-			if _, err := st.Joins.ForgetNode(ctx, dev, "web2", store.Removal{At: time.Now(), By: "ann"}); (err == nil) != (value == "") {
+			if _, err := st.Joins.ForgetNode(ctx, dev, "web2", store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord); (err == nil) != (value == "") {
 				t.Errorf("a second removal: %v", err)
 			}
 			c, err := st.Joins.Cleanup(ctx, dev, "web2")
@@ -197,7 +197,7 @@ func TestDestructionRecordsWhatPuppetServersHave(t *testing.T) {
 	if err := st.Fleet.Register(ctx, "dev", model.Host{Node: "web1", Role: "web"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := st.Machines.DestroyEnvironment(ctx, dev, "ann", true); err != nil {
+	if _, err := destroyEnvironment(ctx, st, dev, "ann", true); err != nil {
 		t.Fatal(err)
 	}
 	if all, _, err := st.Joins.Cleanups(ctx); err != nil || len(all) != 1 || all[0].Node != "web1" || len(all[0].Steps) != 1 || all[0].Steps[0].Kind != store.CleanCertificate {
@@ -247,7 +247,7 @@ func TestRemovalCleansWhatTheEnvironmentNamedBefore(t *testing.T) {
 	removal := store.Removal{At: time.Now(), By: "ann"}
 	remove := func(node string) {
 		t.Helper()
-		if err := st.Joins.RemoveNode(ctx, dev, node, removal); err != nil {
+		if err := st.Joins.RemoveNode(ctx, dev, node, removal, store.LeftRecord); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -280,7 +280,7 @@ func TestRemovalCleansWhatTheEnvironmentNamedBefore(t *testing.T) {
 	if err := st.Joins.PutCleanup(ctx, *c); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := st.Joins.ForgetNode(ctx, dev, "web2", removal); err != nil {
+	if _, err := st.Joins.ForgetNode(ctx, dev, "web2", removal, store.LeftRecord); err != nil {
 		t.Error(err)
 	}
 	left("web2", caA, dbA)
@@ -308,7 +308,7 @@ func TestRemovalCleansWhatTheEnvironmentNamedBefore(t *testing.T) {
 	if err := st.Fleet.Register(ctx, "dev", model.Host{Node: "web5", Role: "web"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := st.Machines.DestroyEnvironment(ctx, dev, "ann", true); err != nil {
+	if _, err := destroyEnvironment(ctx, st, dev, "ann", true); err != nil {
 		t.Fatal(err)
 	}
 	left("web5", caA, caB, dbB, dbA)

@@ -24,6 +24,12 @@ import (
 	"pulley/internal/pki/connect"
 )
 
+// Cluster is etcd itself, and the ID of this installation.
+type Cluster struct{ db *etcd.DB }
+
+// clusterIn returns them of a connection.
+func clusterIn(db *etcd.DB) *Cluster { return &Cluster{db} }
+
 // MemberState is the state that one etcd member reports.
 type MemberState struct {
 	Endpoint, Version   string
@@ -415,7 +421,7 @@ func (s *Cluster) roomy(ctx context.Context, percent int64) error {
 			}
 			continue
 		}
-		if works > 1 || s.defragmented.Swap(rev) == rev { // once: members answer nothing meanwhile
+		if works > 1 || s.db.Defragmented.Swap(rev) == rev { // once: members answer nothing meanwhile
 			return tight
 		}
 		if _, err := s.defragment(ctx); err != nil {
@@ -530,4 +536,8 @@ func (s *Cluster) EnsureInstallation(ctx context.Context, by string) error {
 		return nil
 	}
 	return err
+}
+
+func isHex(s string, size int) bool {
+	return len(s) == hex.EncodedLen(size) && strings.Trim(s, "0123456789abcdef") == ""
 }

@@ -169,7 +169,7 @@ func (a *Applying) destroy(ctx context.Context, d *Destroyed) error {
 		below(k.Identities()), // before the users: a join that creates a user later finds no identity, and deletes it
 		func() error { return a.destroyUsers(ctx, d) },
 	}
-	for _, prefix := range reportedBy(k) {
+	for _, prefix := range k.Elsewhere() {
 		steps = append(steps, below(prefix))
 	}
 	steps = append(steps, listed(s.notices.of), below(k.Root())) // last: a resumed destroy needs these keys
@@ -324,7 +324,7 @@ func (s *Machines) PartsOf(ctx context.Context, ref model.Ref) (d Destroyed, err
 		},
 		func() error { roles, err := s.access.rolesOfNodes(ctx, env); return allowed(&d.Roles, len(roles), err) },
 	}
-	for _, prefix := range append(reportedBy(k), k.Root(), k.Precreated(""), k.Identities()) {
+	for _, prefix := range append(k.Elsewhere(), k.Root(), k.Precreated(""), k.Identities()) {
 		counts = append(counts, func() error {
 			resp, err := s.db.Get(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
 			if err == nil {
@@ -355,10 +355,4 @@ func (s *Machines) Recorded(ctx context.Context, ref model.Ref) (int64, error) {
 		return 0, etcd.Wrap(err, "cannot count the machines of %s", ref)
 	}
 	return resp.Count, nil
-}
-
-// reportedBy lists the prefixes of the nodes' reports in an environment, of notes about the nodes, and of confirmed
-// retirements.
-func reportedBy(k etcd.EnvKeys) []string {
-	return []string{k.Statuses(), k.NodesRuns(), k.NodesFacts(), k.FirstBoots(), k.Past(""), k.Flood(""), k.Lockout(""), k.Retirement(""), k.Recipients(), k.Presigned("")}
 }

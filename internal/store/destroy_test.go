@@ -34,7 +34,7 @@ func settled(t *testing.T, server *etcdtest.Auth, environs []string) {
 	}
 	put := func(key, value string) { t.Helper(); _, err := raw.Put(ctx, key, value); must(err) }
 	for i, env := range environs {
-		for _, row := range store.TableOfKeys(t, env, "web1") {
+		for _, row := range etcdtest.TableOfKeys(t, env, "web1", "") {
 			if strings.Contains(row.Key, "/tokens/") || strings.HasSuffix(row.Key, "/applying") || strings.Contains(row.Key, "/destroyed/") || strings.Contains(row.Key, "/machines/web1") || strings.Contains(row.Key, "/notices/") || strings.Contains(row.Key, "/status/") {
 				continue // written below, like their real writers do
 			}
@@ -110,7 +110,7 @@ func TestDestroyDeletesOnlyItsEnvironment(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			d, err := server.Admin().Machines.DestroyEnvironment(t.Context(), ref, "ann", true)
+			d, err := destroyEnvironment(t.Context(), server.Admin(), ref, "ann", true)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -148,7 +148,7 @@ func TestDestroyDeletesOnlyItsEnvironment(t *testing.T) {
 			if d != (store.Destroyed{Keys: keys, Users: users, Roles: roles}) || users != 2 || roles != 3 || keys < 25 {
 				t.Errorf("it says %+v, and took %d keys, %d users, %d roles", d, keys, users, roles)
 			}
-			if d, err := server.Admin().Machines.DestroyEnvironment(t.Context(), ref, "ann", true); err != nil || d != (store.Destroyed{}) {
+			if d, err := destroyEnvironment(t.Context(), server.Admin(), ref, "ann", true); err != nil || d != (store.Destroyed{}) {
 				t.Errorf("once more: %+v, %v", d, err)
 			}
 		})
@@ -180,7 +180,7 @@ func TestEnvironmentWithMachinesIsNotDestroyed(t *testing.T) {
 		t.Fatal(err)
 	}
 	refused(false, "host list still has 1 hosts")
-	if _, err := st.Machines.DestroyEnvironment(ctx, dev, "bob", true); err == nil || !strings.Contains(err.Error(), "ann applies") {
+	if _, err := destroyEnvironment(ctx, st, dev, "bob", true); err == nil || !strings.Contains(err.Error(), "ann applies") {
 		t.Errorf("during an apply: %v", err)
 	}
 	if _, err := a.Destroy(ctx, true); err != nil {
@@ -195,7 +195,7 @@ func TestEnvironmentWithMachinesIsNotDestroyed(t *testing.T) {
 	if err := errors.Join(st.Access.EnsureOperatorRoles(ctx), st.Access.EnsureOperator(ctx, operator, store.RoleOperator)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := server.Store(operator).Machines.DestroyEnvironment(ctx, dev, "olga", true); err == nil || !strings.Contains(err.Error(), "admin") {
+	if _, err := destroyEnvironment(ctx, server.Store(operator), dev, "olga", true); err == nil || !strings.Contains(err.Error(), "admin") {
 		t.Errorf("by an operator: %v", err)
 	}
 }
@@ -210,8 +210,8 @@ func TestInterruptedDestroyResumes(t *testing.T) {
 	for calls := int32(1); ; calls++ {
 		settled(t, server, []string{"dev@t4", "dev"})
 		ctx, cancel := context.WithCancel(t.Context())
-		store.CancelAfter(server.Admin(), calls, cancel, func(st *store.Store) {
-			_, err := st.Machines.DestroyEnvironment(ctx, ref, "ann", true)
+		etcdtest.CancelAfter(server.Admin(), calls, cancel, func(st *store.Store) {
+			_, err := destroyEnvironment(ctx, st, ref, "ann", true)
 			if err != nil {
 				cuts++
 			}
@@ -232,7 +232,7 @@ func TestInterruptedDestroyResumes(t *testing.T) {
 				t.Errorf("cut off after %d calls, an environment of this name is stored: %v, %v", calls, err, closed)
 			}
 		}
-		if _, err := server.Admin().Machines.DestroyEnvironment(t.Context(), ref, "ann", true); err != nil {
+		if _, err := destroyEnvironment(t.Context(), server.Admin(), ref, "ann", true); err != nil {
 			t.Fatalf("cut off after %d calls: %v", calls, err)
 		}
 		for _, line := range server.Everything() {
@@ -280,7 +280,7 @@ func TestAnyKeyOfEnvironmentIsFound(t *testing.T) {
 			return err
 		},
 	}
-	for _, row := range store.TableOfKeys(t, env, "web1") {
+	for _, row := range etcdtest.TableOfKeys(t, env, "web1", "") {
 		if strings.Contains(row.Key, "/"+env+"/") && !strings.HasSuffix(row.Key, "/applying") && !strings.Contains(row.Key, "/cleanups/") && !strings.Contains(row.Key, "/destroyed/") && !strings.Contains(row.Key, "/machines/web1") {
 			things[row.Key] = func() error { _, err := raw.Put(ctx, row.Key, `{"v":1}`); return err }
 		}
@@ -290,7 +290,7 @@ func TestAnyKeyOfEnvironmentIsFound(t *testing.T) {
 			t.Fatal(err)
 		}
 		found(what, true)
-		if _, err := st.Machines.DestroyEnvironment(ctx, ref, "ann", true); err != nil {
+		if _, err := destroyEnvironment(ctx, st, ref, "ann", true); err != nil {
 			t.Fatalf("with %s: %v", what, err)
 		}
 		found("no "+what, false)
@@ -337,7 +337,7 @@ func TestRecreatedEnvironmentContinuesEpochs(t *testing.T) {
 			change(next)
 			next++
 		}
-		if _, err := st.Machines.DestroyEnvironment(ctx, dev, "ann", true); err != nil {
+		if _, err := destroyEnvironment(ctx, st, dev, "ann", true); err != nil {
 			t.Fatal(err)
 		}
 		if parts, err := st.Machines.PartsOf(ctx, dev); err != nil || parts != (store.Destroyed{}) {

@@ -123,16 +123,3 @@ func (s *Targets) renewEndings(ctx context.Context, b *etcd.Batch, ref model.Ref
 	b.If(etcd.Same(key, revision)).Put(key, e)
 	return nil
 }
-
-// MayRevert reports whether nodes with allowed signers accept the revert of a campaign without a key: no target is lower, or its
-// permit was signed at the start and did not end.
-func (s *Campaigns) MayRevert(ctx context.Context, ref model.Ref, c *Campaign, now time.Time) (bool, error) {
-	scope := etcd.Scope{Role: c.Plan.Role}
-	lower, err := s.targets.Lowers(ctx, ref, c.Desires, scope, c.Desires.Target(scope), now)
-	if err != nil || !lower {
-		return err == nil, err
-	}
-	signed, _, err := s.targets.endings(ctx, ref, c.Plan.ID)
-	p, ok := signed.Reverted.permit(c.Plan.Epoch + 1)
-	return ok && !p.Ended(now), etcd.Wrap(err, "cannot read the permit to revert rollout %s of %s", c.Plan.ID, ref)
-}

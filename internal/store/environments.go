@@ -1,6 +1,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -13,6 +14,12 @@ import (
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 )
+
+// Environments stores the environments as their files describe them.
+type Environments struct{ db *etcd.DB }
+
+// specIn returns them of a connection.
+func specIn(db *etcd.DB) *Environments { return &Environments{db} }
 
 // Named lists every environment that any key names, including one without a spec.
 func (s *Environments) Named(ctx context.Context) ([]model.Ref, error) {
@@ -106,4 +113,22 @@ func (s *Environments) Watch(ctx context.Context, each func()) error {
 		}
 	}
 	return etcd.WatchEnd(ctx.Err())
+}
+
+// RoleOf returns a node's role: that which it is listed with, else that which it reported, else that of the environment, else that of its
+// name. A role that is not known is "".
+func RoleOf(e *environments.Environment, listed, reported, node string) string {
+	if role := cmp.Or(listed, reported); role != "" {
+		return role
+	}
+	if e != nil {
+		if r, called := e.RoleOf(node); called {
+			return r.Name
+		}
+	}
+	n, err := model.ParseNode(node)
+	if err != nil {
+		return ""
+	}
+	return n.Role
 }

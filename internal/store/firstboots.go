@@ -12,6 +12,12 @@ import (
 	"pulley/internal/model"
 )
 
+// FirstBoots stores the progress of first boots.
+type FirstBoots struct{ db *etcd.DB }
+
+// FirstBootsIn returns them of a connection.
+func FirstBootsIn(db *etcd.DB) *FirstBoots { return &FirstBoots{db} }
+
 // StandsStill is the silence after which a first boot is shown as stalled. The longest silence of a working first boot
 // is the installation of Puppet on a slow line.
 const StandsStill = 15 * time.Minute

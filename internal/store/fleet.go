@@ -19,6 +19,16 @@ import (
 	"pulley/internal/model"
 )
 
+// Fleet is the operators' view of the nodes: the host list, statuses, runs, holds, requests and agent versions.
+type Fleet struct {
+	db      *etcd.DB
+	specs   *Environments
+	targets *Targets
+}
+
+// fleetIn returns them of a connection.
+func fleetIn(db *etcd.DB) *Fleet { return &Fleet{db, specIn(db), targetsIn(db)} }
+
 // FleetState is the state of an environment's nodes in etcd.
 type FleetState struct {
 	Revision int64 // of the targets and of the gate; the rest is read at it or later
@@ -506,22 +516,7 @@ func (s *Fleet) FactsOf(ctx context.Context, ref model.Ref, node string) ([]byte
 
 // RoleOf returns a node's role by the host list, else by its status, else by the environment, else by its name.
 func (f FleetState) RoleOf(node string) string {
-	if h, ok := f.Hosts[node]; ok && h.Role != "" {
-		return h.Role
-	}
-	if st, ok := f.Statuses[node]; ok && st.Role != "" {
-		return st.Role
-	}
-	if f.Spec != nil {
-		if r, called := f.Spec.RoleOf(node); called {
-			return r.Name
-		}
-	}
-	n, err := model.ParseNode(node)
-	if err != nil {
-		return ""
-	}
-	return n.Role
+	return RoleOf(f.Spec, f.Hosts[node].Role, f.Statuses[node].Role, node)
 }
 
 // Register adds a node to the host list, as desired.Register does.

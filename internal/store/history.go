@@ -17,6 +17,9 @@ import (
 // one, except the last change of a scope.
 const HistoryKept = 1000
 
+// pruneBatch is the number of deletions in a transaction.
+const pruneBatch = 100
+
 // PruneHistory deletes changes of an environment, with their permits, beyond the newest keep ones. It returns their
 // number. now judges epochs. It keeps what later decisions need: the last change of each scope, and the changes with the highest release and
 // the highest data, from which a permit to go back must lead, and those that set each scope's release and the data: permits

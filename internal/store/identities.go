@@ -10,11 +10,19 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/internal/desired"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/pki"
 )
+
+// Identities stores the holders of node and operator names, and their pre-created users.
+type Identities struct {
+	db     *etcd.DB
+	access *Access
+}
+
+// IdentitiesIn returns them of a connection.
+func IdentitiesIn(db *etcd.DB) *Identities { return &Identities{db, accessIn(db)} }
 
 // Identity is the holder of a node's name, or a removed node. For a removed node Removed is set, and the other fields
 // describe the last holder.
@@ -169,7 +177,7 @@ func (s *Identities) UpdateHost(ctx context.Context, ref model.Ref, i Identity, 
 		return nil
 	}
 	h.Hostname, h.Addresses, h.Checked, h.Refused, h.MachineID, h.At = is.Hostname, is.Addresses, is.Checked, is.Refused, i.Machine, now
-	h.Request = desired.AskedBefore(old, h)
+	h.Request = h.AskedBefore(old)
 	b := etcd.If(etcd.Same(k.Host(i.Node), listed), etcd.Same(k.Identity(i.Node), revision))
 	return s.db.Commit(ctx, b.Put(k.Host(i.Node), h).Touch(k.HostsHead()))
 }

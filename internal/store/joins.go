@@ -8,10 +8,25 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/environments"
-	"pulley/internal/desired"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 )
+
+// Joins admits machines and operators to the fleet, and removes nodes from it.
+type Joins struct {
+	db         *etcd.DB
+	specs      *Environments
+	cluster    *Cluster
+	access     *Access
+	identities *Identities
+	tokens     *Tokens
+	boots      *FirstBoots
+}
+
+// JoinsIn returns them of a connection.
+func JoinsIn(db *etcd.DB) *Joins {
+	return &Joins{db, specIn(db), clusterIn(db), accessIn(db), IdentitiesIn(db), TokensIn(db), FirstBootsIn(db)}
+}
 
 // JoinFacts is the input of a join. Revisions are etcd's order of events, which does not depend on clocks; 0 means
 // that the key does not exist.
@@ -96,7 +111,7 @@ type Join struct {
 // the node's pre-created user entry: the identity now names that user.
 func (s *Joins) Commit(ctx context.Context, ref model.Ref, facts JoinFacts, j Join) error {
 	k, node := s.db.Env(ref), j.Identity.Node
-	j.Host.Request = desired.AskedBefore(facts.Host, j.Host)
+	j.Host.Request = j.Host.AskedBefore(facts.Host)
 	b := etcd.If(etcd.Unchanged(facts.guards)...).Put(facts.token, j.Token).Put(k.Identity(node), j.Identity).Put(k.Host(node), j.Host)
 	b.Delete(k.Precreated(node), k.Lockout(node)).Touch(k.HostsHead())
 	if was := facts.Identity; was != nil && was.Machine == j.Identity.Machine && was.FirstBoot != j.Identity.FirstBoot { // it was installed again

@@ -93,7 +93,7 @@ func TestLockoutsAreOfMachinesThatMayBelong(t *testing.T) {
 	if after := (&model.Status{SeenAt: l.Last.Add(time.Second)}); !after.Ends(l) {
 		t.Error("after")
 	}
-	if err := st.Joins.RemoveNode(ctx, dev, "controller2", store.Removal{At: time.Now()}); err != nil {
+	if err := st.Joins.RemoveNode(ctx, dev, "controller2", store.Removal{At: time.Now()}, store.LeftRecord); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"pulley/environments"
 	"pulley/internal/model"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // A serve that took a changed environment for one that went back in time would pause it for nothing; one that missed it would let old orders continue.
@@ -137,7 +138,7 @@ func TestMomentOfManyEnvironments(t *testing.T) {
 	}
 	set()
 	writes := 0
-	store.BeforeCalls(st, func(call int32) {
+	etcdtest.BeforeCalls(st, func(call int32) {
 		if call > 1 {
 			writes++
 			set()

@@ -12,6 +12,12 @@ import (
 	"pulley/internal/model"
 )
 
+// Notices stores notices to people. Each notice is sent once.
+type Notices struct{ db *etcd.DB }
+
+// NoticesIn returns them of a connection.
+func NoticesIn(db *etcd.DB) *Notices { return &Notices{db} }
+
 // noticesKept is the lifetime of a notice. Within this time no serve sends the same notice twice.
 const noticesKept = 7 * 24 * time.Hour
 

@@ -3,12 +3,9 @@ package store_test
 import (
 	"context"
 	"errors"
-	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -303,77 +300,6 @@ func TestWriteThatWasNotSentHasAnOutcome(t *testing.T) {
 	}
 }
 
-// wire passes bytes between clients and a server, until it is muted: then no answer comes back.
-type wire struct {
-	listener net.Listener
-	mu       sync.Mutex
-	muted    bool
-	conns    []net.Conn
-}
-
-func newWire(t *testing.T, to string) *wire {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	w := &wire{listener: l}
-	t.Cleanup(func() { w.cut(false) })
-	go func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", to)
-			if err != nil {
-				return
-			}
-			w.mu.Lock()
-			w.conns = append(w.conns, client, server)
-			w.mu.Unlock()
-			go func() { _, _ = io.Copy(server, client) }()
-			go func() { _, _ = io.Copy(answers{w, client}, server) }()
-		}
-	}()
-	return w
-}
-
-type answers struct {
-	w      *wire
-	client net.Conn
-}
-
-func (a answers) Write(b []byte) (int, error) {
-	a.w.mu.Lock()
-	muted := a.w.muted
-	a.w.mu.Unlock()
-	if muted {
-		return len(b), nil
-	}
-	return a.client.Write(b)
-}
-
-func (w *wire) address() string { return "http://" + w.listener.Addr().String() }
-
-func (w *wire) mute() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.muted = true
-}
-
-// cut ends all connections. With back, new ones are possible.
-func (w *wire) cut(back bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.muted = !back; !back {
-		_ = w.listener.Close()
-	}
-	for _, c := range w.conns {
-		_ = c.Close()
-	}
-	w.conns = nil
-}
-
 // A mistyped name or a removed machine must not stay in the fleet's view forever.
 func TestForgetDeletesNode(t *testing.T) {
 	t.Parallel()
@@ -389,13 +315,13 @@ func TestForgetDeletesNode(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := st.Joins.ForgetNode(ctx, dev, "controller1", store.Removal{}); err != nil {
+	if _, err := st.Joins.ForgetNode(ctx, dev, "controller1", store.Removal{}, store.LeftRecord); err != nil {
 		t.Fatal(err)
 	}
 	if keys := strings.Join(server.Keys(), " "); strings.Contains(keys+" ", "/controller1 ") || strings.Contains(keys, "/controller1/") || strings.Count(keys, "controller10") != 3 {
 		t.Errorf("left: %s", keys)
 	}
-	if _, err := st.Joins.ForgetNode(ctx, dev, "controller1", store.Removal{}); !errors.Is(err, store.ErrNotFound) {
+	if _, err := st.Joins.ForgetNode(ctx, dev, "controller1", store.Removal{}, store.LeftRecord); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("nothing was left to forget: %v", err)
 	}
 }

@@ -37,7 +37,7 @@ func changeOf(n int) (key, value string) {
 func before(t *testing.T, st *store.Store, call int32, do func()) (ran *bool) {
 	t.Helper()
 	ran = new(bool)
-	store.BeforeCalls(st, func(n int32) {
+	etcdtest.BeforeCalls(st, func(n int32) {
 		if n == call {
 			*ran = true
 			do()

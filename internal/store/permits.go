@@ -8,6 +8,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"pulley/environments"
 	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/release"
@@ -322,16 +323,29 @@ func (s *Targets) roleOfScope(ctx context.Context, env string, scope etcd.Scope)
 
 // roleOf returns the role of a node, as FleetState.RoleOf does, with point reads.
 func (s *Targets) roleOf(ctx context.Context, env, node string) (string, error) {
-	k, f := s.db.Keys.Env(env), FleetState{Hosts: map[string]model.Host{}, Statuses: map[string]model.Status{}}
+	k := s.db.Keys.Env(env)
+	var spec *environments.Environment
+	var host model.Host
+	var status model.Status
 	_, err := s.db.Read(ctx, map[string]int64{},
 		etcd.Point{Key: k.Spec(), Read: func(kv *etcd.KV) (err error) {
-			f.Spec, err = decodeSpec(kv)
+			spec, err = decodeSpec(kv)
 			return err
 		}},
-		etcd.Point{Key: k.Host(node), Read: readable(&f, func(h model.Host) { f.Hosts[node] = h })},
-		etcd.Point{Key: k.Status(node), Read: readable(&f, func(st model.Status) { f.Statuses[node] = st })},
+		etcd.Point{Key: k.Host(node), Read: ifReadable(&host)},
+		etcd.Point{Key: k.Status(node), Read: ifReadable(&status)},
 	)
-	return f.RoleOf(node), etcd.Wrap(err, "cannot read the role of %s", node)
+	return RoleOf(spec, host.Role, status.Role, node), etcd.Wrap(err, "cannot read the role of %s", node)
+}
+
+// ifReadable returns the reader of a value of which an unreadable one counts as none.
+func ifReadable[T any](into *T) func(*etcd.KV) error {
+	return func(kv *etcd.KV) error {
+		if v := *new(T); etcd.Into(&v)(kv) == nil {
+			*into = v
+		}
+		return nil
+	}
 }
 
 // permitFor computes the downgrades that a target needs for nodes on any of the named targets. It compares release and

@@ -15,6 +15,16 @@ import (
 	"pulley/internal/release"
 )
 
+// Prunes deletes unneeded releases, content and data.
+type Prunes struct {
+	db       *etcd.DB
+	releases *release.Releases
+	targets  *Targets
+}
+
+// pruneIn returns them of a connection.
+func pruneIn(db *etcd.DB) *Prunes { return &Prunes{db, release.In(db), targetsIn(db)} }
+
 // BeginPrune blocks publishers until Close. It fails during a publish.
 func (s *Prunes) BeginPrune(ctx context.Context, by string) (*Pruning, error) {
 	l, err := release.Lock(ctx, s.db, etcd.LockSpec{
@@ -24,8 +34,6 @@ func (s *Prunes) BeginPrune(ctx context.Context, by string) (*Pruning, error) {
 	})
 	return &Pruning{l, s}, err
 }
-
-const pruneBatch = 100 // deletions in a transaction
 
 // PruneFacts is the input of a prune.
 type PruneFacts struct {

@@ -1,10 +1,7 @@
 package store_test
 
 import (
-	"crypto/rand"
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -19,63 +16,6 @@ import (
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
-
-// few keeps only content in use, the newest change and the newest release.
-var few = pruning.PruneOptions{By: "bob", Keep: 1, History: time.Nanosecond, Changes: 1}
-
-// line publishes releases 1.0.0, 1.1.0, … like `pulley publish`, each with a file of its own. Every third release
-// begins a new line.
-func line(t *testing.T, st *store.Store, n int) []release.Release {
-	t.Helper()
-	ctx := t.Context()
-	dir := t.TempDir()
-	var all []release.Release
-	var parent content.Parent
-	for i := range n {
-		name := fmt.Sprintf("f%02d", i)
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(strings.Repeat(name+rand.Text(), 50)), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		m, err := content.ReadTree(dir, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if i%3 == 0 {
-			parent = content.Parent{}
-		}
-		p := publishing(t, st, "ann")
-		r := aRelease(fmt.Sprintf("1.%d.0", i), "a")
-		r.At = time.Now().UTC().Truncate(time.Second).Add(time.Duration(i-n) * time.Hour)
-		var delta []byte
-		r.Content, delta, err = content.Build(ctx, dir, m, parent, r.Version, func(o content.Object, b []byte) error {
-			_, err := st.Releases.PutObject(ctx, o.Hash, b)
-			return err
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if created, err := st.Releases.Put(ctx, p, r, delta, nil); err != nil || !created {
-			t.Fatal(created, err)
-		}
-		if err := p.Close(); err != nil {
-			t.Fatal(err)
-		}
-		view, err := content.OpenView(ctx, st.Releases, r.Content)
-		if err != nil {
-			t.Fatal(err)
-		}
-		parent = content.Parent{View: view, Last: true}
-		all = append(all, r)
-	}
-	return all
-}
-
-func promoteTo(t *testing.T, st *store.Store, scope store.Scope, target model.Target) {
-	t.Helper()
-	if _, err := st.Targets.Promote(t.Context(), dev, desires(t, st, dev), scope, store.Promoted, target, me); err != nil {
-		t.Fatal(err)
-	}
-}
 
 func versions(all []release.SignedRelease) string {
 	var names []string
@@ -257,14 +197,4 @@ func TestPruneStopsAtUnreadableRecord(t *testing.T) {
 	if freed, err := pruning.ApplyPrune(ctx, st, plan); err != nil || freed != plan.Bytes {
 		t.Errorf("all can be read again: %d, %v", freed, err)
 	}
-}
-
-func publishing(t *testing.T, st *store.Store, by string) *release.Publishing {
-	t.Helper()
-	p, err := st.Releases.BeginPublish(t.Context(), by)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = p.Close() })
-	return p
 }

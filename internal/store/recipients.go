@@ -41,7 +41,7 @@ func RecipientScope(role string) string {
 const rolePrefix = "role."
 
 // Recipients reads the recipients of a role, or of the environment for role "".
-func (s *Identities) Recipients(ctx context.Context, ref model.Ref, role string) (Recipients, error) {
+func (s *Targets) Recipients(ctx context.Context, ref model.Ref, role string) (Recipients, error) {
 	r, revision, err := etcd.Single[Recipients](ctx, s.db, s.db.Env(ref).Recipient(RecipientScope(role)))
 	if r == nil {
 		r = &Recipients{}
@@ -52,7 +52,7 @@ func (s *Identities) Recipients(ctx context.Context, ref model.Ref, role string)
 
 // AllRecipients reads the recipients of an environment by role; those of the environment have role "". damaged names the
 // unreadable ones.
-func (s *Identities) AllRecipients(ctx context.Context, ref model.Ref) (all map[string]Recipients, damaged []string, err error) {
+func (s *Targets) AllRecipients(ctx context.Context, ref model.Ref) (all map[string]Recipients, damaged []string, err error) {
 	all = map[string]Recipients{}
 	damaged, err = etcd.Collect(ctx, s.db, s.db.Env(ref).Recipients(), func(rest string, r Recipients, revision int64) {
 		scope := etcd.Unescape(rest)
@@ -73,7 +73,7 @@ type InUse struct {
 }
 
 // RecipientsInUse reads the secrets of all stored generations of an environment's data.
-func (s *Identities) RecipientsInUse(ctx context.Context, ref model.Ref) (InUse, error) {
+func (s *Targets) RecipientsInUse(ctx context.Context, ref model.Ref) (InUse, error) {
 	k, used := s.db.Env(ref), InUse{IDs: map[string]bool{}}
 	resp, err := s.db.Get(ctx, k.DataHead())
 	if err == nil {
@@ -95,7 +95,7 @@ const layersAtOnce = 10
 
 // PutRecipients replaces recipients. It returns ErrConflict if they were written since r was read, or if a generation of data was made
 // since used was read; nil: r has all recipients that were read.
-func (s *Identities) PutRecipients(ctx context.Context, ref model.Ref, role string, r Recipients, used *InUse) error {
+func (s *Targets) PutRecipients(ctx context.Context, ref model.Ref, role string, r Recipients, used *InUse) error {
 	key := s.db.Env(ref).Recipient(RecipientScope(role))
 	b := etcd.If(etcd.Same(key, r.revision)).Put(key, r)
 	if used != nil {

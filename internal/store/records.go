@@ -19,6 +19,24 @@ type booked struct {
 	Off int64 `json:"off,omitempty"`
 }
 
+// LeftRecord is the machine record of a node that an operator removes, as access.RecordLeft: its machine joined. An interrupted apply may not
+// have seen that, and the host list will no longer show it.
+func LeftRecord(kv *etcd.KV) (any, error) {
+	var b booked
+	if err := etcd.Into(&b)(kv); err != nil || b.Phase != machines.Made || b.Joined {
+		return nil, err
+	}
+	b.Joined = true
+	return b, nil
+}
+
+// RecordAway reports whether an apply retires the node of a machine record, or replaces its machine.
+func RecordAway(kv *etcd.KV) (bool, error) {
+	var r machines.Record
+	err := etcd.Into(&r)(kv)
+	return err == nil && r.Away(), err
+}
+
 // Put writes a node's machine record if the stored one is was (nil: none). Otherwise it returns ErrChanged. A record
 // that is already stored is no error, because the answer to an earlier write may have been lost. If the claim of
 // another machine replaces a retired one, Put also deletes the node's reports, like Drop.

@@ -11,6 +11,7 @@ import (
 	"pulley/internal/machines"
 	"pulley/internal/model"
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // A node's answer could fill the inventory with megabytes, or make its own record too large to write again.
@@ -195,7 +196,7 @@ func TestReportDuringRecordDeletionStays(t *testing.T) {
 		}
 		said := false
 		other := open(t, server, "")
-		store.CancelAfter(st, calls, func() {
+		etcdtest.CancelAfter(st, calls, func() {
 			said = true
 			if err := speak(ctx, other); err != nil {
 				t.Error(err)

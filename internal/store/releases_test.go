@@ -26,29 +26,6 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// signer returns a new key, and a list of allowed signers that lets it sign for these environments.
-func signer(t *testing.T, name, environments string) (key trust.Key, allowed string) {
-	t.Helper()
-	file := filepath.Join(t.TempDir(), name)
-	if out, err := exec.Command("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", name, "-f", file).CombinedOutput(); err != nil {
-		t.Fatalf("cannot make a key: %v\n%s", err, out)
-	}
-	public, err := os.ReadFile(file + ".pub")
-	if err != nil {
-		t.Fatal(err)
-	}
-	return trust.Key{File: file}, name + "@" + environments + " " + string(public)
-}
-
-func signers(t *testing.T, allowed ...string) *trust.Signers {
-	t.Helper()
-	s, err := trust.ParseSigners([]byte(strings.Join(allowed, "")), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return s
-}
-
 // following returns a release at a position of line 1.0.0, with the delta that leads to it.
 func following(v, tree string, seq int64, delta string) (release.Release, []byte) {
 	r := aRelease(v, tree)
@@ -59,15 +36,6 @@ func following(v, tree string, seq int64, delta string) (release.Release, []byte
 	sum := sha256.Sum256([]byte(delta))
 	r.Content.Chain.Delta = &content.Object{Hash: hex.EncodeToString(sum[:]), Size: int64(len(delta)), Raw: 1}
 	return r, []byte(delta)
-}
-
-func value(t *testing.T, server *etcdtest.Server, key string) *clientv3.GetResponse {
-	t.Helper()
-	resp, err := server.Client().Get(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp
 }
 
 // ssh-keygen must be able to verify a release without Pulley.

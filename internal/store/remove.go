@@ -10,9 +10,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/internal/etcd"
-	"pulley/internal/machines"
 	"pulley/internal/model"
 )
+
+// RecordLeft returns what the machine record of a node becomes with its removal; nil: it stays as it is. Package records has it.
+type RecordLeft func(record *etcd.KV) (any, error)
 
 // RemoveNode removes a node from the fleet. First it deletes the node's etcd users of all incarnations and its role:
 // from then on etcd refuses its requests. Then one transaction records the removal in its identity. The same
@@ -20,12 +22,12 @@ import (
 // its pre-created user, its first boot and notes about it, and records what Puppet servers have of it. Its status and runs stay. Its machine record, if any, also stays and is marked as joined,
 // because the machine still exists. It returns ErrNotFound if there was nothing to remove. It may be repeated after a
 // crash at any point.
-func (s *Joins) RemoveNode(ctx context.Context, ref model.Ref, node string, r Removal) error {
+func (s *Joins) RemoveNode(ctx context.Context, ref model.Ref, node string, r Removal, left RecordLeft) error {
 	shut := false
 	err := etcd.Retry(ctx, func() error {
 		found, err := s.shutOut(ctx, ref, node)
 		if shut = shut || found; err == nil {
-			err = s.takeOff(ctx, ref, node, r, found)
+			err = s.takeOff(ctx, ref, node, r, left, found)
 		}
 		return err
 	})
@@ -65,12 +67,12 @@ func (s *Joins) shutOut(ctx context.Context, ref model.Ref, node string) (found 
 
 // takeOff is the transaction of a removal. It returns ErrConflict if the node joined, or was changed, since it was
 // read.
-func (s *Joins) takeOff(ctx context.Context, ref model.Ref, node string, r Removal, found bool) error {
+func (s *Joins) takeOff(ctx context.Context, ref model.Ref, node string, r Removal, left RecordLeft, found bool) error {
 	k, read := s.db.Env(ref), map[string]int64{}
 	var identity *Identity
 	var host *model.Host
 	var reserve *Precreated
-	var record *booked
+	var record any
 	var made bool // a certificate of Puppet's CA, for its next machine
 	var at places
 	var unreadable error // only an entry of the host list needs the machine record
@@ -81,7 +83,7 @@ func (s *Joins) takeOff(ctx context.Context, ref model.Ref, node string, r Remov
 		etcd.Point{Key: k.Presigned(node), Read: func(*etcd.KV) error { made = true; return nil }},
 		etcd.Point{Key: k.Cleanup(node), Read: func(*etcd.KV) error { return nil }},
 		etcd.Point{Key: k.MachineRecord(node), Read: func(kv *etcd.KV) error {
-			unreadable = etcd.Into(&record)(kv)
+			record, unreadable = left(kv)
 			return nil
 		}},
 	)...)
@@ -95,9 +97,8 @@ func (s *Joins) takeOff(ctx context.Context, ref model.Ref, node string, r Remov
 	if err != nil {
 		return err
 	}
-	self := etcd.Scope{Node: node}
 	var own []string // first boots
-	gone := []string{k.Host(node), k.Precreated(node), k.Presigned(node), k.Hold(self), k.Target(self), k.Assignment(node), k.Retirement(node), k.Flood(node), k.Lockout(node), k.Facts(node), k.Export(node), k.PreviewOrder(node), k.Preview(node)}
+	gone := k.Leaving(node)
 	for key, b := range boots {
 		mine := b.Node == node
 		if b.Node == "" { // a copy of the machine may have its machine id
@@ -127,9 +128,7 @@ func (s *Joins) takeOff(ctx context.Context, ref model.Ref, node string, r Remov
 		b.Put(k.Identity(node), identity)
 		found = true
 	}
-	// An interrupted apply may not have seen the join, and the host list will no longer show it.
-	if host != nil && record != nil && record.Phase == machines.Made && !record.Joined {
-		record.Joined = true
+	if host != nil && record != nil {
 		b.Put(k.MachineRecord(node), record)
 	}
 	resp, err := s.db.Run(ctx, b)
@@ -170,7 +169,7 @@ type Forgotten struct {
 
 // ForgetNode is RemoveNode, and also deletes the node's status and runs. If etcd is full, for example after a flood,
 // it also frees space. It revokes the node's access before any deletion: the node cannot write its reports again.
-func (s *Joins) ForgetNode(ctx context.Context, ref model.Ref, node string, r Removal) (f Forgotten, err error) {
+func (s *Joins) ForgetNode(ctx context.Context, ref model.Ref, node string, r Removal, left RecordLeft) (f Forgotten, err error) {
 	known, err := s.shutOut(ctx, ref, node)
 	shut := known
 	if err == nil {
@@ -192,7 +191,7 @@ func (s *Joins) ForgetNode(ctx context.Context, ref model.Ref, node string, r Re
 	if err != nil {
 		return f, fmt.Errorf("cannot forget node %s: %w", node, unfinished(err, shut))
 	}
-	if err := s.RemoveNode(ctx, ref, node, r); err != nil && !(errors.Is(err, etcd.ErrNotFound) && (known || f.Keys > 0)) {
+	if err := s.RemoveNode(ctx, ref, node, r, left); err != nil && !(errors.Is(err, etcd.ErrNotFound) && (known || f.Keys > 0)) {
 		return f, unfinished(err, shut)
 	}
 	return f, nil

@@ -46,10 +46,10 @@ func TestNodeThatLeftCanBeRevoked(t *testing.T) {
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	joined(t, server, "controller1", "pulley/node/dev/controller1/00000000000000aa")
-	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{At: time.Now(), By: "controller1", Left: true}); err != nil {
+	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{At: time.Now(), By: "controller1", Left: true}, store.LeftRecord); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{At: time.Now(), By: "ann", Why: "stolen"}); err != nil {
+	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{At: time.Now(), By: "ann", Why: "stolen"}, store.LeftRecord); err != nil {
 		t.Fatal(err)
 	}
 	i, _, err := st.Identities.Get(ctx, dev, "controller1")
@@ -57,7 +57,7 @@ func TestNodeThatLeftCanBeRevoked(t *testing.T) {
 		t.Errorf("its identity is %+v (%v)", i, err)
 	}
 	for _, r := range []store.Removal{{At: time.Now(), Left: true}, {At: time.Now(), By: "bob"}} {
-		if err := st.Joins.RemoveNode(ctx, dev, "controller1", r); !errors.Is(err, store.ErrNotFound) {
+		if err := st.Joins.RemoveNode(ctx, dev, "controller1", r, store.LeftRecord); !errors.Is(err, store.ErrNotFound) {
 			t.Errorf("once more: %v", err)
 		}
 	}
@@ -160,8 +160,8 @@ func TestInterruptedRemovalSaysWhatIsLeft(t *testing.T) {
 		joined(t, server, "controller1", user)
 		ctx, cancel := context.WithCancel(t.Context())
 		var err error
-		store.CancelAfter(server.Admin(), calls, cancel, func(cut *store.Store) {
-			_, err = cut.Joins.ForgetNode(ctx, dev, "controller1", removal)
+		etcdtest.CancelAfter(server.Admin(), calls, cancel, func(cut *store.Store) {
+			_, err = cut.Joins.ForgetNode(ctx, dev, "controller1", removal, store.LeftRecord)
 		})
 		whole := ctx.Err() == nil
 		cancel()
@@ -176,7 +176,7 @@ func TestInterruptedRemovalSaysWhatIsLeft(t *testing.T) {
 		if err != nil && strings.Contains(err.Error(), "the node's certificate is rejected already") != shut {
 			t.Errorf("broken off before call %d, with its user gone: %t: %v", calls, shut, err)
 		}
-		if _, err := st.Joins.ForgetNode(t.Context(), dev, "controller1", removal); err != nil && !errors.Is(err, store.ErrNotFound) {
+		if _, err := st.Joins.ForgetNode(t.Context(), dev, "controller1", removal, store.LeftRecord); err != nil && !errors.Is(err, store.ErrNotFound) {
 			t.Fatalf("once more, after %d calls: %v", calls, err)
 		}
 		if left := of(t, server, "controller1"); len(left) > 2 { // its identity and its cleanup

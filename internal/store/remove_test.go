@@ -17,32 +17,6 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-// joined creates a node that has joined as user, with all keys that can concern it.
-func joined(t *testing.T, server *etcdtest.Auth, node, user string) {
-	t.Helper()
-	st, ctx := server.Admin(), t.Context()
-	at := time.Now().UTC()
-	for _, err := range []error{
-		st.Access.EnsureEnvironment(ctx, "dev"), st.Access.EnsureNode(ctx, "dev", node, user),
-		st.Fleet.Register(ctx, "dev", model.Host{Node: node, Role: "controller", MachineID: "machine of " + node}),
-		st.Identities.Put(ctx, dev, store.Identity{Node: node, Role: "controller", User: user, Incarnation: user[len(user)-16:], Machine: "machine of " + node, Joined: at}, 0),
-		st.Fleet.Hold(ctx, dev, store.Scope{Node: node}, model.Hold{Mode: model.Freeze, Who: "ann", Why: "test"}, 0, 0),
-	} {
-		if err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, key := range []string{"environments/dev/desired/nodes/" + node, "environments/dev/assigned/" + node, "precreated/dev/" + node, "floods/dev/" + node, "lockouts/dev/" + node, "retirements/dev/" + node} {
-		if _, err := server.ClientOf(etcdtest.Serve).Put(ctx, "/pulley/v1/"+key, `{"v":1}`); err != nil {
-			t.Fatal(err)
-		}
-	}
-	own := server.Store(user)
-	if err := own.Node.Report(ctx, model.Identity{Node: node, Environment: "dev"}, model.Status{Node: node}, []model.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // of returns the keys that contain a node's name, in order.
 func of(t *testing.T, server *etcdtest.Auth, node string) []string {
 	t.Helper()
@@ -69,7 +43,7 @@ func TestRemovedNodeHasNoAccessAndNoKeys(t *testing.T) {
 	}
 	others := of(t, server, "controller10")
 	node := server.Store(nodeA)
-	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{At: time.Now(), By: "ann", Why: "scrapped"}); err != nil {
+	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{At: time.Now(), By: "ann", Why: "scrapped"}, store.LeftRecord); err != nil {
 		t.Fatal(err)
 	}
 	if left, want := of(t, server, "controller1"), []string{"identities/dev/controller1", "runs/dev/controller1/1", "status/dev/controller1"}; !slices.Equal(left, want) {
@@ -93,10 +67,10 @@ func TestRemovedNodeHasNoAccessAndNoKeys(t *testing.T) {
 	if !errors.Is(err, store.ErrRevoked) || !strings.Contains(err.Error(), "for it to join again: `pulley token create -e dev --node controller1`, then") {
 		t.Errorf("it hears: %v", err)
 	}
-	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{}); !errors.Is(err, store.ErrNotFound) {
+	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{}, store.LeftRecord); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("removed again: %v", err)
 	}
-	if f, err := st.Joins.ForgetNode(ctx, dev, "controller1", store.Removal{}); err != nil || f.Keys != 2 || f.Room {
+	if f, err := st.Joins.ForgetNode(ctx, dev, "controller1", store.Removal{}, store.LeftRecord); err != nil || f.Keys != 2 || f.Room {
 		t.Errorf("forgotten: %+v, %v", f, err)
 	}
 	if left := of(t, server, "controller1"); !slices.Equal(left, []string{"identities/dev/controller1"}) {
@@ -121,10 +95,10 @@ func TestRemoveRejectsEmptyName(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Joins.RemoveNode(ctx, dev, "", store.Removal{}); !errors.Is(err, store.ErrNotFound) {
+	if err := st.Joins.RemoveNode(ctx, dev, "", store.Removal{}, store.LeftRecord); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("RemoveNode: %v", err)
 	}
-	if _, err := st.Joins.ForgetNode(ctx, dev, "", store.Removal{}); !errors.Is(err, store.ErrNotFound) {
+	if _, err := st.Joins.ForgetNode(ctx, dev, "", store.Removal{}, store.LeftRecord); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("ForgetNode: %v", err)
 	}
 	if err := st.Identities.DropFormer(ctx, dev, "", nodeB); err != nil {
@@ -149,13 +123,13 @@ func TestRemoveIgnoresDamagedRecordOfUnlistedNode(t *testing.T) {
 	if _, err := raw.Put(ctx, "/pulley/v1/environments/dev/machines/controller1", "garbage"); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{}); err == nil || !strings.Contains(err.Error(), "machines/controller1") {
+	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{}, store.LeftRecord); err == nil || !strings.Contains(err.Error(), "machines/controller1") {
 		t.Errorf("a listed node: %v", err)
 	}
 	if resp, err := raw.Delete(ctx, "/pulley/v1/environments/dev/hosts/nodes/controller1"); err != nil || resp.Deleted != 1 {
 		t.Fatal(resp, err)
 	}
-	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{At: time.Now(), By: "ann"}); err != nil {
+	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord); err != nil {
 		t.Errorf("an unlisted node: %v", err)
 	}
 	if i, _, err := st.Identities.Get(ctx, dev, "controller1"); err != nil || i.Removed == nil {
@@ -176,7 +150,7 @@ func TestOnlyAnAdminRemovesNodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := contents(t, server)
-	err := server.Store(operator).Joins.RemoveNode(ctx, dev, "controller1", store.Removal{})
+	err := server.Store(operator).Joins.RemoveNode(ctx, dev, "controller1", store.Removal{}, store.LeftRecord)
 	if err == nil || !strings.Contains(err.Error(), "`pulley operators list` shows who is an admin") {
 		t.Errorf("an operator hears: %v", err)
 	}
@@ -215,13 +189,13 @@ func TestOneCommandEndsFlood(t *testing.T) {
 	if err := server.Store(nodeB).Node.Report(ctx, other, model.Status{Node: "compute1"}, nil, nil); !errors.Is(err, store.ErrFull) {
 		t.Fatalf("another node reports into a full etcd: %v", err)
 	}
-	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{By: "ann"}); !errors.Is(err, store.ErrFull) {
+	if err := st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{By: "ann"}, store.LeftRecord); !errors.Is(err, store.ErrFull) {
 		t.Errorf("removed without making room: %v", err)
 	}
 	if _, err := flood.Delete(ctx, "/pulley/v1/runs/dev/controller1/0"); !refusal(err) {
 		t.Errorf("a node that could not be removed still has access: %v", err)
 	}
-	f, err := st.Joins.ForgetNode(ctx, dev, "controller1", store.Removal{By: "ann", Why: "it floods"})
+	f, err := st.Joins.ForgetNode(ctx, dev, "controller1", store.Removal{By: "ann", Why: "it floods"}, store.LeftRecord)
 	if err != nil || !f.Room || f.Bytes < 8<<20 || f.Keys < written {
 		t.Errorf("forgotten after %d runs: %+v, %v", written, f, err)
 	}
@@ -264,7 +238,7 @@ func TestConcurrentRemovalAndRejoin(t *testing.T) {
 			}
 			rejoin <- err
 		}()
-		if err := st.Joins.RemoveNode(ctx, dev, node, store.Removal{At: time.Now()}); err != nil {
+		if err := st.Joins.RemoveNode(ctx, dev, node, store.Removal{At: time.Now()}, store.LeftRecord); err != nil {
 			t.Fatal(err)
 		}
 		// A join that loses its role fails, and retries from the start, where it finds the removal.
@@ -305,7 +279,7 @@ func TestRemovedNodeHasNoFirstBoots(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := st.Joins.ForgetNode(t.Context(), dev, "controller1", store.Removal{At: time.Now(), By: "ann"}); err != nil {
+	if _, err := st.Joins.ForgetNode(t.Context(), dev, "controller1", store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord); err != nil {
 		t.Fatal(err)
 	}
 	if left, _, err := st.FirstBoots.List(t.Context(), dev); err != nil || len(left) != 1 || left["m0"].Node != "controller2" {

@@ -20,15 +20,6 @@ import (
 	"pulley/internal/testbed/etcdtest"
 )
 
-func desires(t *testing.T, st *store.Store, ref model.Ref) store.Desires {
-	t.Helper()
-	d, err := st.Targets.Desires(t.Context(), ref)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return d
-}
-
 // permitsOf reads all permits.
 func permitsOf(t *testing.T, st *store.Store) (all []trust.SignedPermit, err error) {
 	t.Helper()
@@ -37,25 +28,6 @@ func permitsOf(t *testing.T, st *store.Store) (all []trust.SignedPermit, err err
 		return true
 	})
 	return all, err
-}
-
-// set makes the next generation of data.
-func set(t *testing.T, st *store.Store, ref model.Ref, key, value string, a store.Author) store.Change {
-	t.Helper()
-	d := desires(t, st, ref)
-	data, err := st.Targets.Data(t.Context(), ref, d)
-	if err != nil {
-		t.Fatal(err)
-	}
-	layer, err := hieradata.Set(nil, key, value)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c, err := st.Targets.ChangeData(t.Context(), ref, d, data, map[hieradata.Layer][]byte{hieradata.Common: layer}, a)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
 }
 
 // A signature of dev's data must not be valid for production, nor an old generation for a new one.

@@ -41,7 +41,7 @@ func TestAllReadersJudgeSilenceAlike(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o, err := st.Campaigns.Observe(ctx, dev, campaignOf(t, st), rollout.Needs{Nodes: names}, now)
+	o, err := st.Campaigns.Observe(ctx, dev, campaignOf(t, st), rollout.Needs{Nodes: names}, store.RecordAway, now)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/internal/store"
+	"pulley/internal/testbed/etcdtest"
 )
 
 // A row of the table in docs/security.md: patterns of keys, and what etcd answers for keys of the node itself, of another node of its
@@ -54,7 +55,7 @@ func TestStolenNodeReadsWhatTheDocumentationSays(t *testing.T) {
 	server, _ := fleetWithUsers(t)
 	thief, rows := server.ClientOf(nodeA), stolenTable(t)
 	for column, of := range [][2]string{{"dev", "controller1"}, {"dev", "compute1"}, {"production", "controller1"}} {
-		for _, key := range store.TableOfKeys(t, of[0], of[1]) {
+		for _, key := range etcdtest.TableOfKeys(t, of[0], of[1], "") {
 			at := slices.IndexFunc(rows, func(r *stolenRow) bool { return r.has(key.Pattern) })
 			if at < 0 {
 				t.Fatalf("docs/security.md has no row for %s", key.Pattern)

@@ -8,12 +8,10 @@
 package store
 
 import (
-	"sync/atomic"
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/internal/desired"
 	"pulley/internal/desired/control"
 	"pulley/internal/etcd"
 	"pulley/internal/release"
@@ -87,21 +85,9 @@ func Over(client *clientv3.Client, defragment func() error, endpoint, prefix str
 // newStore creates the subjects, lowest first. Each subject calls only the subjects that it receives.
 func newStore(db *etcd.DB) *Store {
 	s := &Store{db: db}
-	s.Cluster = &Cluster{db: db}
-	s.Environments = &Environments{db}
-	s.Node = control.In(db)
-	s.Targets = &Targets{desired.In(db), db}
-	s.Tokens = &Tokens{db}
-	s.FirstBoots = &FirstBoots{db}
-	s.Notices = &Notices{db}
-	s.Fleet = &Fleet{db, s.Environments, s.Targets}
-	s.Releases = release.In(db)
-	s.Prunes = &Prunes{db, s.Releases, s.Targets}
-	s.Access = &Access{db, s.Cluster, s.Environments}
-	s.Identities = &Identities{db, s.Access}
-	s.Joins = &Joins{db, s.Environments, s.Cluster, s.Access, s.Identities, s.Tokens, s.FirstBoots}
-	s.Campaigns = &Campaigns{db, s.Targets, s.Fleet}
-	s.Machines = &Machines{db, s.Targets, s.Fleet, s.Access, s.Tokens, s.Joins, s.Notices, s.Campaigns}
+	s.Cluster, s.Environments, s.Node, s.Targets, s.Tokens = clusterIn(db), specIn(db), control.In(db), targetsIn(db), TokensIn(db)
+	s.FirstBoots, s.Notices, s.Fleet, s.Releases, s.Prunes = FirstBootsIn(db), NoticesIn(db), fleetIn(db), release.In(db), pruneIn(db)
+	s.Access, s.Identities, s.Joins, s.Campaigns, s.Machines = accessIn(db), IdentitiesIn(db), JoinsIn(db), journalIn(db), recordsIn(db)
 	return s
 }
 
@@ -115,86 +101,3 @@ func (s *Store) Prefix() string { return s.db.Prefix() }
 // ServerIssuer returns the authority key ID of the last certificate that etcd presented. It is nil before the first
 // connection and without TLS.
 func (s *Store) ServerIssuer() []byte { return s.db.ServerIssuer() }
-
-// Cluster is etcd itself, and the ID of this installation.
-type Cluster struct {
-	db *etcd.DB
-
-	defragmented atomic.Int64 // revision at which roomy did so
-}
-
-// Environments stores the environments as their files describe them.
-type Environments struct{ db *etcd.DB }
-
-// Targets stores the desired state: targets, their history, live data, and rollback permits.
-type Targets struct {
-	*desired.Records
-	db *etcd.DB
-}
-
-// Tokens stores the join tokens.
-type Tokens struct{ db *etcd.DB }
-
-// FirstBoots stores the progress of first boots.
-type FirstBoots struct{ db *etcd.DB }
-
-// Notices stores notices to people. Each notice is sent once.
-type Notices struct{ db *etcd.DB }
-
-// Fleet is the operators' view of the nodes: the host list, statuses, runs, holds, requests and agent versions.
-type Fleet struct {
-	db      *etcd.DB
-	specs   *Environments
-	targets *Targets
-}
-
-// Campaigns stores staged rollouts, and carries out their steps.
-type Campaigns struct {
-	db      *etcd.DB
-	targets *Targets
-	fleet   *Fleet
-}
-
-// Prunes deletes unneeded releases, content and data.
-type Prunes struct {
-	db       *etcd.DB
-	releases *release.Releases
-	targets  *Targets
-}
-
-// Access manages etcd's users and roles.
-type Access struct {
-	db      *etcd.DB
-	cluster *Cluster
-	specs   *Environments
-}
-
-// Identities stores the holders of node and operator names, and their pre-created users.
-type Identities struct {
-	db     *etcd.DB
-	access *Access
-}
-
-// Joins admits machines and operators to the fleet, and removes nodes from it.
-type Joins struct {
-	db         *etcd.DB
-	specs      *Environments
-	cluster    *Cluster
-	access     *Access
-	identities *Identities
-	tokens     *Tokens
-	boots      *FirstBoots
-}
-
-// Machines stores the machines that Pulley creates. One apply at a time may change them.
-type Machines struct {
-	db      *etcd.DB
-	targets *Targets
-	fleet   *Fleet
-	access  *Access
-	tokens  *Tokens
-	joins   *Joins
-	notices *Notices
-
-	campaigns *Campaigns
-}

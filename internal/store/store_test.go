@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"os"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -17,75 +16,11 @@ import (
 	"pulley/internal/model"
 	"pulley/internal/release"
 	"pulley/internal/release/choice"
-	"pulley/internal/release/content"
 	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
-// shared is the etcd of the tests that need none of their own.
-var shared *etcdtest.Shared
-
-func TestMain(m *testing.M) {
-	var err error
-	if shared, err = etcdtest.Share(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
-	}
-	code := m.Run()
-	if err := shared.Close(); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func open(t *testing.T, s *etcdtest.Server, prefix string) *store.Store {
-	t.Helper()
-	if prefix == "" {
-		prefix = store.DefaultPrefix
-	}
-	st, err := store.Open(store.Config{Endpoints: []string{s.Endpoint}, Prefix: s.Prefix + prefix, Timeout: 20 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = st.Close() })
-	return st
-}
-
-var (
-	dev = model.Ref{Environment: "dev"}
-	id  = model.Identity{Node: "controller1", Certname: "controller1", Role: "controller", Environment: "dev", PuppetEnvironment: "dev"}
-	me  = store.Author{By: "ann", Why: "test", At: time.Now()}
-)
-
-func aRelease(v, tree string) release.Release {
-	return release.Release{Version: v, Author: "ann", At: time.Now().UTC(), Content: content.Record{Tree: strings.Repeat(tree, 64)[:64]}}
-}
-
-// publish stores a release without a delta, as the first of its line.
-func publish(t *testing.T, st *store.Store, r release.Release) (created bool, err error) {
-	t.Helper()
-	p, err := st.Releases.BeginPublish(t.Context(), "ann")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		if err := p.Close(); err != nil {
-			t.Error(err)
-		}
-	}()
-	return st.Releases.Put(t.Context(), p, r, nil, nil)
-}
-
-// published returns the target of an existing release.
-func published(t *testing.T, st *store.Store, v, tree string) model.Target {
-	t.Helper()
-	r := aRelease(v, tree)
-	if _, err := publish(t, st, r); err != nil {
-		t.Fatal(err)
-	}
-	return r.Target()
-}
+var ()
 
 // Operators depend on targets, epochs and rollbacks in an emergency.
 func TestPromotionsAndRollbacksSetCompleteTargets(t *testing.T) {
@@ -269,7 +204,7 @@ func TestAdmitComparesEverythingThatWasRead(t *testing.T) {
 		"registration": func() error {
 			return st.Fleet.Register(ctx, "dev", model.Host{Node: "controller1", Role: "controller"})
 		},
-		"removal": func() error { return st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{}) },
+		"removal": func() error { return st.Joins.RemoveNode(ctx, dev, "controller1", store.Removal{}, store.LeftRecord) },
 		"promotion": func() error {
 			d, err := st.Targets.Desires(ctx, dev)
 			if err != nil {

@@ -20,6 +20,15 @@ import (
 	"pulley/internal/release/trust"
 )
 
+// Targets stores the desired state: targets, their history, live data, and rollback permits.
+type Targets struct {
+	*desired.Records
+	db *etcd.DB
+}
+
+// targetsIn returns them of a connection.
+func targetsIn(db *etcd.DB) *Targets { return &Targets{desired.In(db), db} }
+
 // Change is the change of one epoch: the target of one scope. Rollback undoes changes, newest first.
 type Change struct {
 	Epoch   model.Epoch  `json:"epoch"`
@@ -554,3 +563,26 @@ func (d Desires) Reaches(s etcd.Scope, role, node string) bool {
 	}
 	return d.Roles[role].IsZero()
 }
+
+// ErrCampaign means that a staged rollout, or a job, owns the targets of an environment.
+var ErrCampaign = errors.New("a campaign is in progress")
+
+// CampaignError is an ErrCampaign with the ID of the rollout or job.
+type CampaignError struct{ ID string }
+
+func (e *CampaignError) Error() string {
+	return "a " + model.Noun(e.ID) + " is in progress: " + e.ID
+}
+
+// Is makes it an ErrCampaign.
+func (e *CampaignError) Is(target error) bool { return target == ErrCampaign }
+
+// Started is what the start of a staged rollout adds to the history: nodes may have its target from then on.
+type Started struct {
+	ID     string       `json:"id"`
+	Target model.Target `json:"target"`
+	Agent  string       `json:"agent,omitempty"` // version of the agent, instead of a target
+}
+
+// What is what the rollout brings, for people.
+func (s Started) What() string { return model.What(s.Target, s.Agent) }

@@ -16,6 +16,12 @@ import (
 	"pulley/internal/model"
 )
 
+// Tokens stores the join tokens.
+type Tokens struct{ db *etcd.DB }
+
+// TokensIn returns them of a connection.
+func TokensIn(db *etcd.DB) *Tokens { return &Tokens{db} }
+
 // tokenMark begins every join token, for secret scanners: plt_<id: 8 hex digits>_<secret: 64>.
 const tokenMark = "plt_"
 
@@ -80,10 +86,6 @@ func ParseToken(text string) (id, secret string, err error) {
 		return "", "", errors.New("cannot read the join token: it does not have the form plt_ID_SECRET\ncopy the complete output of `pulley token create`")
 	}
 	return id, secret, nil
-}
-
-func isHex(s string, size int) bool {
-	return len(s) == hex.EncodedLen(size) && strings.Trim(s, "0123456789abcdef") == ""
 }
 
 // NewToken gives a token a new ID and secret, and returns its text. No later call returns the text. The token admits

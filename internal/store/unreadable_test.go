@@ -19,7 +19,7 @@ func TestForeignValuesOfAnyKindAreNamedAndDeleted(t *testing.T) {
 	content := regexp.MustCompile(`/(data/generations|data/layers|content|deltas)/|/(hosts/head|targets)$`).MatchString
 	for name, value := range map[string]string{"garbage": "locked by terraform", "newer": `{"v":99}`, "large": strings.Repeat("x", 50_000)} {
 		var keys []string
-		for _, row := range store.TableOfKeys(t, "dev", "web1") {
+		for _, row := range etcdtest.TableOfKeys(t, "dev", "web1", "") {
 			keys = append(keys, row.Key)
 		}
 		if name == "garbage" {
@@ -35,7 +35,7 @@ func TestForeignValuesOfAnyKindAreNamedAndDeleted(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		all, unread, err := st.Fleet.AllUnreadable(ctx)
+		all, unread, err := store.AllUnreadable(ctx, st.DB())
 		if err != nil || len(unread) > 0 {
 			t.Fatal(err, unread)
 		}
@@ -46,7 +46,7 @@ func TestForeignValuesOfAnyKindAreNamedAndDeleted(t *testing.T) {
 				if u.Problem == "" || len(u.Problem) > 300 {
 					t.Errorf("%s: its problem is %.400q", u.Key, u.Problem)
 				}
-				if err := st.Fleet.DeleteUnreadable(ctx, ref, u); err != nil {
+				if err := store.DeleteUnreadable(ctx, st.DB(), ref, u); err != nil {
 					t.Error(err)
 				}
 			}
@@ -56,7 +56,7 @@ func TestForeignValuesOfAnyKindAreNamedAndDeleted(t *testing.T) {
 				t.Errorf("%s with a %s value: named %t", key, name, named[key])
 			}
 		}
-		if all, _, err := st.Fleet.AllUnreadable(ctx); err != nil || fmt.Sprint(all) != "map[:[] dev:[]]" {
+		if all, _, err := store.AllUnreadable(ctx, st.DB()); err != nil || fmt.Sprint(all) != "map[:[] dev:[]]" {
 			t.Errorf("left: %v, %v", all, err)
 		}
 		if names, err := st.Environments.List(ctx); err != nil || len(names) != 0 {

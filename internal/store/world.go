@@ -141,7 +141,7 @@ func (s *Machines) world(ctx context.Context, ref model.Ref, now time.Time) (mac
 	}
 	w.Records = records
 	w.Hosts, w.Statuses = f.Hosts, f.Statuses
-	w.Released = f.Desires.releases(w.Old)
+	w.Released = releases(f.Desires, w.Old)
 	if w.Boots, err = s.unreported(ctx, k, f, at); err != nil {
 		return w, err
 	}
@@ -156,7 +156,7 @@ func (s *Machines) world(ctx context.Context, ref model.Ref, now time.Time) (mac
 		}
 		w.Views[node] = model.Look(said, f.Desired(f.RoleOf(node), node), now)
 	}
-	f.held(&w)
+	held(f, &w)
 	return w, nil
 }
 
@@ -182,7 +182,7 @@ func (s *Machines) unreported(ctx context.Context, k etcd.EnvKeys, f FleetState,
 }
 
 // held finds the holds of existing nodes, and of nodes that the environment requires.
-func (f FleetState) held(w *machines.World) {
+func held(f FleetState, w *machines.World) {
 	if len(f.Holds) == 0 {
 		return
 	}
@@ -205,7 +205,7 @@ func (f FleetState) held(w *machines.World) {
 }
 
 // releases reports whether nodes have a release to converge on: a default one, or one for each role with nodes.
-func (d Desires) releases(e *environments.Environment) bool {
+func releases(d Desires, e *environments.Environment) bool {
 	if !d.Default.IsZero() {
 		return true
 	}

@@ -186,7 +186,7 @@ func (d *Server) leave(ctx context.Context, c *caller) (any, error) {
 		return nil, err
 	}
 	d.Log.Info("node leaves", append(c.say, "from", c.from)...)
-	return nil, d.Store.Joins.RemoveNode(ctx, who.ref, who.identity.Node, store.Removal{At: d.Now().UTC(), By: who.identity.Node, Why: "it left by itself", Left: true})
+	return nil, d.Store.Joins.RemoveNode(ctx, who.ref, who.identity.Node, store.Removal{At: d.Now().UTC(), By: who.identity.Node, Why: "it left by itself", Left: true}, d.Left)
 }
 
 // noteDuplicate records a duplicate machine under a taken name. A failure to record it must not change the answer.

@@ -89,7 +89,7 @@ func TestDisconnectLeavesNoUserBehind(t *testing.T) {
 	if _, err := s.certify(gone, dev, a, p); err != nil || !w.has(p.User) {
 		t.Errorf("what was begun is not finished: %v", err)
 	}
-	if err := w.st.Joins.RemoveNode(t.Context(), dev, "controller1", store.Removal{At: time.Now(), Why: "stolen"}); err != nil {
+	if err := w.st.Joins.RemoveNode(t.Context(), dev, "controller1", store.Removal{At: time.Now(), Why: "stolen"}, store.LeftRecord); err != nil {
 		t.Fatal(err)
 	}
 	_, err = s.certify(gone, dev, a, p)

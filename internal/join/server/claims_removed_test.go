@@ -27,7 +27,7 @@ func TestRemovedMachineCannotJoin(t *testing.T) {
 	stolen, honest := w.machine("stolen", s), w.machine("honest", s)
 	remove := func(node string) {
 		t.Helper()
-		if err := w.st.Joins.RemoveNode(ctx, dev, node, store.Removal{At: time.Now(), By: "ann", Why: "stolen"}); err != nil {
+		if err := w.st.Joins.RemoveNode(ctx, dev, node, store.Removal{At: time.Now(), By: "ann", Why: "stolen"}, store.LeftRecord); err != nil {
 			t.Fatal(err)
 		}
 	}

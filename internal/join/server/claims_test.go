@@ -135,7 +135,7 @@ func TestFreedNumberIsAssignedAgain(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.st.Joins.RemoveNode(t.Context(), dev, "compute1", store.Removal{At: time.Now(), By: "ann"}); err != nil {
+	if err := w.st.Joins.RemoveNode(t.Context(), dev, "compute1", store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord); err != nil {
 		t.Fatal(err)
 	}
 	_, err = w.machine(i.Machine, s).join(t.Context(), token, "")
@@ -149,7 +149,7 @@ func TestFreedNumberIsAssignedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, node := range []string{"compute1", "compute2"} {
-		if err := w.st.Joins.RemoveNode(t.Context(), dev, node, store.Removal{At: time.Now(), By: "ann"}); err != nil {
+		if err := w.st.Joins.RemoveNode(t.Context(), dev, node, store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -198,7 +198,7 @@ func TestInterruptedJoinResumes(t *testing.T) {
 		t.Error(err)
 	}
 	asked, p := begin(two)
-	if err := w.st.Joins.RemoveNode(t.Context(), dev, p.Node, store.Removal{At: time.Now(), By: "ann"}); err != nil {
+	if err := w.st.Joins.RemoveNode(t.Context(), dev, p.Node, store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord); err != nil {
 		t.Fatal(err)
 	}
 	before := w.all()

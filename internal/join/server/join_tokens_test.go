@@ -136,7 +136,7 @@ func TestJoinAfterInterruptedRemoval(t *testing.T) {
 	if _, err := c.Put(ctx, host, "damaged"); err != nil { // the removal stops here
 		t.Fatal(err)
 	}
-	if err := w.st.Joins.RemoveNode(ctx, dev, "compute1", store.Removal{At: time.Now()}); err == nil {
+	if err := w.st.Joins.RemoveNode(ctx, dev, "compute1", store.Removal{At: time.Now()}, store.LeftRecord); err == nil {
 		t.Fatal("the removal came through")
 	}
 	if _, err := c.Delete(ctx, host); err != nil {

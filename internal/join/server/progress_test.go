@@ -155,7 +155,7 @@ func TestCopiesInTheirFirstBootAreAllShown(t *testing.T) {
 	say(one, "", "puppet")
 	say(w.joined(two, b, s), "", "register")
 	shown("controller1 puppet", "controller2 register")
-	if err := w.st.Joins.RemoveNode(t.Context(), dev, b.Node, store.Removal{At: time.Now(), By: "ann"}); err != nil {
+	if err := w.st.Joins.RemoveNode(t.Context(), dev, b.Node, store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord); err != nil {
 		t.Fatal(err)
 	}
 	shown("controller1 puppet")

@@ -86,7 +86,7 @@ func TestForeignNamesAndAddressesAreRefused(t *testing.T) {
 	}
 	entry("web1", "", []string{"10.66.6.6"}, model.Claim{Value: "10.0.0.31", Of: "db1"})
 
-	if err := w.st.Joins.RemoveNode(t.Context(), dev, "db1", store.Removal{At: time.Now(), By: "ann"}); err != nil {
+	if err := w.st.Joins.RemoveNode(t.Context(), dev, "db1", store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord); err != nil {
 		t.Fatal(err)
 	}
 	later()

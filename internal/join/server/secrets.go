@@ -68,7 +68,7 @@ func (d *Server) identitiesFor(ctx context.Context, ref model.Ref, role string) 
 
 // identitiesOf decrypts the identities of a role, or of the environment for role "".
 func (d *Server) identitiesOf(ctx context.Context, ref model.Ref, role string) ([]string, error) {
-	r, err := d.Store.Identities.Recipients(ctx, ref, role)
+	r, err := d.Store.Targets.Recipients(ctx, ref, role)
 	if err != nil || len(r.Recipients) == 0 {
 		return nil, err
 	}
@@ -164,7 +164,7 @@ func (d *Server) reveal(ctx context.Context, c *caller) (any, error) {
 		return nil, no(join.BadRequest, join.Params{Field: join.FieldBody})
 	}
 	c.about("env", ref.String(), "role", r.Role)
-	have, err := d.Store.Identities.Recipients(ctx, ref, r.Role)
+	have, err := d.Store.Targets.Recipients(ctx, ref, r.Role)
 	if err != nil {
 		return nil, err
 	}
@@ -215,7 +215,7 @@ func (d *Server) operator(ctx context.Context, c *caller) (*store.OperatorIdenti
 // recipients returns the recipients of a scope with at least one, and a new one first if the request rotates. It
 // certifies the newest again after a rotation of the CA.
 func (d *Server) recipients(ctx context.Context, ref model.Ref, r join.SealingRequest, by string) (store.Recipients, error) {
-	have, err := d.Store.Identities.Recipients(ctx, ref, r.Role)
+	have, err := d.Store.Targets.Recipients(ctx, ref, r.Role)
 	if err != nil {
 		return have, err
 	}
@@ -233,7 +233,7 @@ func (d *Server) recipients(ctx context.Context, ref model.Ref, r join.SealingRe
 			return have, err
 		}
 		newest.Certificate = string(certificate)
-		return have, d.Store.Identities.PutRecipients(ctx, ref, r.Role, have, nil)
+		return have, d.Store.Targets.PutRecipients(ctx, ref, r.Role, have, nil)
 	}
 	if r.Lost {
 		have.Recipients, err = d.notLost(ref, r.Role, have)
@@ -249,16 +249,16 @@ func (d *Server) recipients(ctx context.Context, ref model.Ref, r join.SealingRe
 	}
 	have.Recipients = append([]store.Recipient{fresh}, have.Recipients...)
 	if len(have.Recipients) <= maxRecipients {
-		return have, d.Store.Identities.PutRecipients(ctx, ref, r.Role, have, nil)
+		return have, d.Store.Targets.PutRecipients(ctx, ref, r.Role, have, nil)
 	}
-	used, err := d.Store.Identities.RecipientsInUse(ctx, ref)
+	used, err := d.Store.Targets.RecipientsInUse(ctx, ref)
 	if err != nil {
 		return have, err
 	}
 	if have.Recipients = bounded(have.Recipients, used.IDs); len(have.Recipients) > maxUsed {
 		return have, no(join.TooManyRecipients, join.Params{Environment: ref.String(), Role: r.Role, Limit: maxUsed})
 	}
-	return have, d.Store.Identities.PutRecipients(ctx, ref, r.Role, have, &used)
+	return have, d.Store.Targets.PutRecipients(ctx, ref, r.Role, have, &used)
 }
 
 // bounded drops the oldest recipients that no stored secret uses, until maxRecipients are left. It drops none in use: a rollback, or the
@@ -303,7 +303,7 @@ func (d *Server) keyIsKept(ctx context.Context, ref model.Ref, role string) erro
 			break
 		}
 		var all map[string]store.Recipients
-		if all, _, err = d.Store.Identities.AllRecipients(ctx, one); len(all) > 0 {
+		if all, _, err = d.Store.Targets.AllRecipients(ctx, one); len(all) > 0 {
 			return no(join.IdentityLost, join.Params{Environment: ref.String(), Role: role})
 		}
 	}

@@ -223,7 +223,7 @@ func (k *keeper) remove(i, at int, after bool, servers ...*serve) {
 	ctx, s, _ := k.begin(0, false)
 	identity, _, err := s.Identities.Get(ctx, dev, "web2")
 	if err == nil {
-		err = s.Joins.RemoveNode(ctx, dev, "web2", store.Removal{At: time.Now(), By: "ann"})
+		err = s.Joins.RemoveNode(ctx, dev, "web2", store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -345,7 +345,7 @@ func TestUnfinishedRotationsLoseNoSecret(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, err := w.st.Identities.Recipients(t.Context(), dev, "web")
+	before, err := w.st.Targets.Recipients(t.Context(), dev, "web")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,7 +370,7 @@ func TestUnfinishedRotationsLoseNoSecret(t *testing.T) {
 	if k.refused < rounds/2 || k.canceled < rounds/2 || k.rotated > 0 {
 		t.Errorf("%d rotations in a paused rollout were refused, %d interrupted, %d completed", k.refused, k.canceled, k.rotated)
 	}
-	if now, err := w.st.Identities.Recipients(t.Context(), dev, "web"); err != nil || len(now.Recipients) != len(before.Recipients) || now.Recipients[0].Recipient != before.Recipients[0].Recipient {
+	if now, err := w.st.Targets.Recipients(t.Context(), dev, "web"); err != nil || len(now.Recipients) != len(before.Recipients) || now.Recipients[0].Recipient != before.Recipients[0].Recipient {
 		t.Errorf("refused rotations stored recipients: %d before, %d now (%v)", len(before.Recipients), len(now.Recipients), err)
 	}
 	read := k.checkGenerations()
@@ -502,7 +502,7 @@ func TestLostIsBelievedOnlyWhenItIsTrue(t *testing.T) {
 	// Where it is true, the identities that can be decrypted stay.
 	recipients := func() store.Recipients {
 		t.Helper()
-		r, err := w.st.Identities.Recipients(t.Context(), dev, "web")
+		r, err := w.st.Targets.Recipients(t.Context(), dev, "web")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -523,7 +523,7 @@ func TestLostIsBelievedOnlyWhenItIsTrue(t *testing.T) {
 	}
 	both := now
 	both.Recipients = slices.Concat(now.Recipients, former.Recipients)
-	if err := w.st.Identities.PutRecipients(t.Context(), dev, "web", both, nil); err != nil {
+	if err := w.st.Targets.PutRecipients(t.Context(), dev, "web", both, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := there.Sealing(t.Context(), forget); err != nil {

@@ -81,7 +81,7 @@ func TestIdentitiesAreOfTheNodesRole(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer own.Close()
-	if r, err := own.Identities.Recipients(t.Context(), model.Ref{Environment: "dev"}, "controller"); err == nil {
+	if r, err := own.Targets.Recipients(t.Context(), model.Ref{Environment: "dev"}, "controller"); err == nil {
 		t.Errorf("etcd lets a node read %d recipients", len(r.Recipients))
 	}
 }

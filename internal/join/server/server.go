@@ -55,6 +55,7 @@ type CA interface {
 type Config struct {
 	Store        *store.Store // of a user that may create users
 	CA           CA
+	Left         store.RecordLeft      // what becomes of the machine record of a node that leaves
 	Now          func() time.Time      // time.Now when nil
 	Log          *slog.Logger          // discarded when nil
 	Endpoints    []string              // of etcd, as nodes and operators reach it

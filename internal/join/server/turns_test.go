@@ -506,7 +506,7 @@ func TestInventedFirstBootsHaveOneTurn(t *testing.T) {
 	invent()
 	records(1)
 	granted(other)
-	if err := w.st.Joins.RemoveNode(t.Context(), dev, "compute1", store.Removal{At: time.Now(), By: "ann"}); err != nil {
+	if err := w.st.Joins.RemoveNode(t.Context(), dev, "compute1", store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord); err != nil {
 		t.Fatal(err)
 	}
 	records(0)

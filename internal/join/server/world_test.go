@@ -76,6 +76,7 @@ func (w *world) serve(change func(*Config)) *serve {
 	w.t.Helper()
 	s := &serve{log: &observe.Log{}, counters: prometheus.NewRegistry()}
 	c := Config{
+		Left:  store.LeftRecord,
 		Store: w.etcd.Admin(), CA: w.ca, Log: s.log.Logger(), Metrics: s.counters,
 		Endpoints: []string{w.etcd.Endpoint},
 	}

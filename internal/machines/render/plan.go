@@ -212,29 +212,6 @@ func difference(d plan.Difference) string {
 	return clean(string(d.Kind))
 }
 
-// Health returns "healthy", or the lacking nodes: "degraded: compute 3 of 5 converged (compute4 not registered, compute5
-// silent)".
-func Health(h machines.Health) string {
-	if h.Healthy {
-		return "healthy"
-	}
-	var parts []string
-	for _, r := range h.Roles {
-		if r.Converged == r.Wanted {
-			continue
-		}
-		var lacking []string
-		for _, l := range r.Lacking {
-			lacking = append(lacking, clean(l.Node)+" "+cmp.Or(string(l.State), "not registered"))
-		}
-		if more := r.Wanted - r.Converged - len(lacking); more > 0 {
-			lacking = append(lacking, fmt.Sprintf("and %d more", more))
-		}
-		parts = append(parts, fmt.Sprintf("%s %d of %d converged (%s)", clean(r.Role), r.Converged, r.Wanted, strings.Join(lacking, ", ")))
-	}
-	return "degraded: " + strings.Join(parts, "; ")
-}
-
 // NotReplaced reports a node whose machine an operator wants to replace, and that the plan does not replace.
 func NotReplaced(p plan.Plan, nodes []string) error {
 	for _, node := range nodes {

@@ -186,7 +186,7 @@ func TestHealthNamesLackingNodes(t *testing.T) {
 	w.Hosts["compute3"], w.Views["compute3"] = model.Host{}, model.View{State: model.Pending}
 	h := machines.Judge(e, w.Hosts, w.Views)
 	want := "degraded: compute 2 of 8 converged (compute2 silent, compute3 pending, compute4 not registered, compute5 not registered, and 2 more)"
-	if got := render.Health(h); h.Healthy || got != want {
+	if got := h.Sentence(); h.Healthy || got != want {
 		t.Errorf("health: %s", got)
 	}
 	if r := h.Roles[1]; r.Wanted != 8 || r.Registered != 4 || r.Converged != 2 {
@@ -197,8 +197,8 @@ func TestHealthNamesLackingNodes(t *testing.T) {
 	}
 	// Puppet's own daemon runs instead of the agent: nothing lacks there.
 	w.Views["compute2"] = model.View{State: model.Held, Cause: model.Cause{Reason: model.ReasonDaemon}}
-	if h := machines.Judge(e, w.Hosts, w.Views); !h.Healthy || render.Health(h) != "healthy" {
-		t.Errorf("health: %s", render.Health(h))
+	if h := machines.Judge(e, w.Hosts, w.Views); !h.Healthy || h.Sentence() != "healthy" {
+		t.Errorf("health: %s", h.Sentence())
 	}
 }
 

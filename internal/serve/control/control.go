@@ -130,7 +130,7 @@ func (c *Controller) step(ctx context.Context) (wait rollout.Wait, done bool, er
 	c.plan = &campaign.Plan
 	now := c.Now()
 	step, o, err := rollout.Decide(campaign.Plan, campaign.State, now, func(needs rollout.Needs) (rollout.Observed, error) {
-		o, err := c.Store.Campaigns.Observe(ctx, c.Ref, campaign, needs, now)
+		o, err := c.Store.Campaigns.Observe(ctx, c.Ref, campaign, needs, store.RecordAway, now)
 		o.Reached = c.reached.Epoch
 		switch {
 		case len(needs.Gates) == 0:
