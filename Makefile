@@ -15,7 +15,7 @@ GOLANGCI_LINT := v2.15.0
 ARGS    ?=
 
 # The packages with the longest tests. They start first, and the short ones fill the second processor.
-LONG := ./e2e/nspawn ./e2e/cluster ./cmd ./internal/puppetserver ./e2e/providers ./e2e ./internal/demo ./internal/testbed/puppettest ./internal/store ./puppet ./internal/join/server
+LONG := ./e2e/nspawn ./e2e/cluster ./cmd ./internal/puppetserver ./e2e/providers ./e2e ./internal/demo ./internal/testbed/puppettest ./internal/access ./internal/machines/records ./puppet ./internal/join/server
 
 # A test's program without a debugger's tables links in half the time.
 SMALL := -ldflags='-s -w'

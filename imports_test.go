@@ -28,6 +28,7 @@ type rules struct {
 	Packages   map[string]imports
 	Restricted []restriction
 	Unlinked   map[string][]string
+	Clockless  struct{ Packages, Waits []string }
 }
 
 // imports are the patterns that a package may import.
@@ -291,6 +292,34 @@ func TestProcessesAndRequestsStartInOnePlace(t *testing.T) {
 					t.Errorf("%s/%s: %s: use internal/child, or a client that decides about redirects and proxies", p.path(), name, found)
 				}
 			}
+		}
+	}
+}
+
+// A decision that reads the clock cannot be repeated, and does not follow the clock that serve checked.
+func TestDecisionsReadNoClock(t *testing.T) {
+	t.Parallel()
+	rules, calls := readRules(t).Clockless, regexp.MustCompile(`\btime\.(Now|Since|Until)\(`)
+	var seen []string
+	for _, p := range packages(t) {
+		if !matches(p.path(), rules.Packages) {
+			continue
+		}
+		seen = append(seen, p.path())
+		for _, name := range p.GoFiles {
+			text, err := os.ReadFile(filepath.Join(p.Dir, name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			file := filepath.ToSlash(filepath.Join(p.path(), name))
+			if reads := calls.Match(text); reads != slices.Contains(rules.Waits, file) {
+				t.Errorf("%s reads the clock: %t; it gets the time from its caller or from a field, unless it only waits and is listed", file, reads)
+			}
+		}
+	}
+	for _, pattern := range rules.Packages {
+		if !slices.ContainsFunc(seen, func(p string) bool { return matches(p, []string{pattern}) }) {
+			t.Errorf("imports.yaml names %s as clockless, and no package is called so", pattern)
 		}
 	}
 }

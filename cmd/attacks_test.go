@@ -21,9 +21,10 @@ import (
 	"google.golang.org/grpc"
 
 	"pulley/hieradata"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 // connections N URL opens N TCP connections from twenty addresses of this machine, and sends nothing. They stay open
@@ -51,7 +52,7 @@ func connections(ts *testscript.TestScript, neg bool, args []string) {
 // write FILE KEY VALUE writes a key of etcd with the certificate in a file, without Pulley. With `!`, etcd must refuse it.
 func write(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, len(args) != 3, "write FILE KEY VALUE")
-	tls, err := store.Config{CACert: ts.Getenv("PULLEY_CACERT"), Cert: ts.MkAbs(args[0]), Key: ts.MkAbs(args[0])}.TLS()
+	tls, err := etcd.Config{CACert: ts.Getenv("PULLEY_CACERT"), Cert: ts.MkAbs(args[0]), Key: ts.MkAbs(args[0])}.TLS()
 	ts.Check(err)
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{ts.Getenv("PULLEY_ENDPOINTS")}, TLS: tls, Logger: zap.NewNop()})
 	ts.Check(err)
@@ -70,7 +71,7 @@ func write(ts *testscript.TestScript, neg bool, args []string) {
 // itself, with their revisions, as the administrator of the script.
 func users(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) != 1, "users FILE")
-	tls, err := store.Config{CACert: ts.Getenv("PULLEY_CACERT"), Cert: ts.Getenv("PULLEY_CERT"), Key: ts.Getenv("PULLEY_KEY")}.TLS()
+	tls, err := etcd.Config{CACert: ts.Getenv("PULLEY_CACERT"), Cert: ts.Getenv("PULLEY_CERT"), Key: ts.Getenv("PULLEY_KEY")}.TLS()
 	ts.Check(err)
 	c, err := clientv3.New(clientv3.Config{Endpoints: []string{ts.Getenv("PULLEY_ENDPOINTS")}, TLS: tls, Logger: zap.NewNop()})
 	ts.Check(err)
@@ -108,25 +109,25 @@ func plant(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) != 3, "plant ROLE KEY FILE")
 	ref, err := model.ParseRef(ts.Getenv("PULLEY_ENVIRONMENT"))
 	ts.Check(err)
-	s, err := store.Open(store.Config{
+	s, err := etcd.Open(etcd.Config{
 		Endpoints: []string{ts.Getenv("PULLEY_ENDPOINTS")}, CACert: ts.Getenv("PULLEY_CACERT"), Cert: ts.Getenv("PULLEY_CERT"), Key: ts.Getenv("PULLEY_KEY"), Timeout: patience,
 	})
 	ts.Check(err)
 	defer s.Close()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	desires, err := s.Targets.Desires(ctx, ref)
+	desires, err := targets.In(s).Desires(ctx, ref)
 	ts.Check(err)
-	data, err := s.Targets.Data(ctx, ref, desires)
+	data, err := targets.In(s).Data(ctx, ref, desires)
 	ts.Check(err)
 	var layer []byte
 	if digest, has := data.Layers[hieradata.ForRole(args[0])]; has {
-		layer, err = s.Targets.Layer(ctx, ref.String(), digest)
+		layer, err = targets.In(s).Layer(ctx, ref.String(), digest)
 		ts.Check(err)
 	}
 	layer, err = hieradata.Set(layer, args[1], "'"+strings.TrimSpace(ts.ReadFile(args[2]))+"'")
 	ts.Check(err)
-	_, err = s.Targets.ChangeData(ctx, ref, desires, data, map[hieradata.Layer][]byte{hieradata.ForRole(args[0]): layer}, store.Author{By: "mallory", At: time.Now()})
+	_, err = targets.In(s).ChangeData(ctx, ref, desires, data, map[hieradata.Layer][]byte{hieradata.ForRole(args[0]): layer}, targets.Author{By: "mallory", At: time.Now()})
 	ts.Check(err)
 }
 
@@ -136,7 +137,7 @@ func leases(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) != 2, "leases N FILE")
 	n, err := strconv.Atoi(args[0])
 	ts.Check(err)
-	tls, err := store.Config{CACert: ts.Getenv("PULLEY_CACERT"), Cert: ts.MkAbs(args[1]), Key: ts.MkAbs(args[1])}.TLS()
+	tls, err := etcd.Config{CACert: ts.Getenv("PULLEY_CACERT"), Cert: ts.MkAbs(args[1]), Key: ts.MkAbs(args[1])}.TLS()
 	ts.Check(err)
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -171,7 +172,7 @@ func flood(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	name, err := pki.ParseName(certs[0].Subject.CommonName)
 	ts.Check(err)
-	tls, err := store.Config{CACert: ts.Getenv("PULLEY_CACERT"), Cert: ts.MkAbs(args[0]), Key: ts.MkAbs(args[0])}.TLS()
+	tls, err := etcd.Config{CACert: ts.Getenv("PULLEY_CACERT"), Cert: ts.MkAbs(args[0]), Key: ts.MkAbs(args[0])}.TLS()
 	ts.Check(err)
 	of := func(kind string) string { return "/pulley/v1/" + kind + "/" + name.Environment + "/" + name.Subject }
 	list, large := "/pulley/v1/environments/"+name.Environment+"/hosts/", strings.Repeat("x", 15<<10)
@@ -252,7 +253,7 @@ func hostile(ts *testscript.TestScript, neg bool, args []string) {
 	var all sync.WaitGroup
 	var answered, sent atomic.Int64
 	for _, file := range args[1:] {
-		tls, err := store.Config{CACert: ts.Getenv("PULLEY_CACERT"), Cert: ts.MkAbs(file), Key: ts.MkAbs(file)}.TLS()
+		tls, err := etcd.Config{CACert: ts.Getenv("PULLEY_CACERT"), Cert: ts.MkAbs(file), Key: ts.MkAbs(file)}.TLS()
 		ts.Check(err)
 		for range 8 {
 			c, err := clientv3.New(clientv3.Config{Endpoints: []string{ts.Getenv("PULLEY_ENDPOINTS")}, TLS: tls, Logger: zap.NewNop(), MaxCallRecvMsgSize: 64 << 10})

@@ -15,11 +15,11 @@ import (
 	"syscall"
 	"testing"
 
+	"pulley/internal/access"
 	"pulley/internal/failpoint"
 	"pulley/internal/firstboot"
 	"pulley/internal/model"
 	"pulley/internal/puppetserver"
-	"pulley/internal/store"
 )
 
 // published is a release that names an environment of the Puppet servers, for the fleets of this test.
@@ -182,10 +182,10 @@ func (f *serverFleet) ends(t *testing.T, root, place string) {
 }
 
 // firstBoots returns the records of the first boots of an environment.
-func (f *serverFleet) firstBoots(t *testing.T, env string) (all []store.FirstBoot) {
+func (f *serverFleet) firstBoots(t *testing.T, env string) (all []access.FirstBoot) {
 	t.Helper()
 	var nodes []struct {
-		FirstBoot *store.FirstBoot `json:"first_boot"`
+		FirstBoot *access.FirstBoot `json:"first_boot"`
 	}
 	if err := json.Unmarshal([]byte(f.quietly("pulley", "nodes", "-e", env, "-o", "json")), &nodes); err != nil {
 		t.Fatal(err)

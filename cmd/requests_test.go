@@ -9,10 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/desired/control"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
+	"pulley/internal/rollout/journal"
 	controlling "pulley/internal/serve/control"
-	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/puppettest"
 )
@@ -154,7 +158,7 @@ func TestIdleTickDuringARolloutIsOneRequest(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.command("pulley", "env", "apply", file)
-	st, err := store.Open(store.Config{Endpoints: []string{c.server.Endpoint}, Timeout: 30 * time.Second})
+	st, err := etcd.Open(etcd.Config{Endpoints: []string{c.server.Endpoint}, Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +167,7 @@ func TestIdleTickDuringARolloutIsOneRequest(t *testing.T) {
 	c.node("controller2")
 	c.command("pulley", "publish", c.repo, "--version", "1.1.0", "--no-puppet")
 	c.command("pulley", "rollout", "start", "1.1.0")
-	serve := controlling.Controller{Store: st, Ref: model.Ref{Environment: "dev"}, Now: time.Now}
+	serve := controlling.Controller{DB: st, Ref: model.Ref{Environment: "dev"}, Now: time.Now}
 	advance := func(want rollout.WaitCode) {
 		t.Helper()
 		if wait, err := serve.Advance(t.Context()); err != nil || wait.Code != want {
@@ -196,14 +200,14 @@ func TestDataOfOneRoleCostsOtherNodesFourRequests(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.command("pulley", "env", "apply", file)
-	st, err := store.Open(store.Config{Endpoints: []string{c.server.Endpoint}, Timeout: 30 * time.Second})
+	st, err := etcd.Open(etcd.Config{Endpoints: []string{c.server.Endpoint}, Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer st.Close()
 	for n := range registered {
 		h := model.Host{Node: fmt.Sprint("compute", n+1), Role: "compute", Hostname: fmt.Sprint("compute", n+1), Addresses: []string{"10.0.0.1"}, MachineID: fmt.Sprintf("%032d", n), At: time.Now()}
-		if err := st.Fleet.Register(t.Context(), "dev", h); err != nil {
+		if err := fleet.In(st).Register(t.Context(), "dev", h); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -212,7 +216,7 @@ func TestDataOfOneRoleCostsOtherNodesFourRequests(t *testing.T) {
 		c.node(node)
 		c.tick(node)
 	}
-	if hosts, _, _, err := st.Node.Hosts(t.Context(), model.Identity{Environment: "dev"}); err != nil || len(hosts) != registered+1 {
+	if hosts, _, _, err := control.In(st).Hosts(t.Context(), model.Identity{Environment: "dev"}); err != nil || len(hosts) != registered+1 {
 		t.Fatalf("%d nodes are registered: %v", len(hosts), err)
 	}
 	for change := range 3 {
@@ -243,7 +247,7 @@ func TestDataOfOneRoleCostsOtherNodesFourRequests(t *testing.T) {
 // A daemon sees its turn in a job at once, and costs nothing while it waits. An order to wait wakes nobody: all nodes of a job receive it.
 func TestDaemonSeesItsTurnAndIsIdleOtherwise(t *testing.T) {
 	c := newCounted(t)
-	st, err := store.Open(store.Config{Endpoints: []string{c.server.Endpoint}, Timeout: 30 * time.Second})
+	st, err := etcd.Open(etcd.Config{Endpoints: []string{c.server.Endpoint}, Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -268,20 +272,20 @@ func TestDaemonSeesItsTurnAndIsIdleOtherwise(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := st.Targets.Desires(t.Context(), dev)
+	d, err := targets.In(st).Desires(t.Context(), dev)
 	if err == nil {
-		plan, err = st.Campaigns.Start(t.Context(), dev, d, plan, store.Author{By: "ann", At: time.Now()})
+		plan, err = journal.In(st).Start(t.Context(), dev, d, plan, targets.Author{By: "ann", At: time.Now()})
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	serve := controlling.Controller{Store: st, Ref: dev, Now: time.Now}
+	serve := controlling.Controller{DB: st, Ref: dev, Now: time.Now}
 	ordered := time.Now()
 	if wait, err := serve.Advance(t.Context()); err != nil || wait.Code != rollout.WaitNodes {
 		t.Fatalf("the job waits for %+v: %v", wait, err)
 	}
 	ran := func() bool {
-		status, _, err := st.Node.Status(t.Context(), who)
+		status, _, err := control.In(st).Status(t.Context(), who)
 		return err == nil && status.Ran != nil && plan.Ordered(status.Ran.ID)
 	}
 	for end := time.Now().Add(time.Minute); !ran(); time.Sleep(10 * time.Millisecond) {

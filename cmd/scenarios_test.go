@@ -89,8 +89,8 @@ func play(t *testing.T, dir string, setup func(*testscript.Env) error) {
 		Setup:               setup,
 		Condition:           condition,
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"etcd": etcd, "put": put, "delete": deleteKeys, "damage": damage, "restore": restore,
-			"release": release, "node": node, "fleet": fleet,
+			"etcd": scriptEtcd, "put": put, "delete": deleteKeys, "damage": damage, "restore": restore,
+			"release": release, "node": node, "fleet": scriptFleet,
 			"starts": starts, "code": code, "until": until, "appears": appears, "running": running,
 			"shift": shift, "capture": capture, "keys": keys, "documented": documented,
 			"sign-with": signWith, "signers": signers, "revoked": revoked,

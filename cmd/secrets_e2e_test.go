@@ -30,9 +30,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pulley/agent"
+	"pulley/internal/etcd"
 	"pulley/internal/machines/drivers/local"
 	"pulley/internal/model"
-	"pulley/internal/store"
 	"pulley/internal/testbed/observe"
 )
 
@@ -398,7 +398,7 @@ func (f *secretFleet) snapshot() {
 		name, value, _ := strings.Cut(line, "=")
 		of[name] = value
 	}
-	settings, err := store.Config{CACert: of["PULLEY_CACERT"], Cert: of["PULLEY_CERT"], Key: of["PULLEY_KEY"]}.TLS()
+	settings, err := etcd.Config{CACert: of["PULLEY_CACERT"], Cert: of["PULLEY_CERT"], Key: of["PULLEY_KEY"]}.TLS()
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func usage(ts *testscript.TestScript, wrong bool, text string) {
 }
 
 // etcd up|down|full|roomy|small starts or stops the scenario's etcd, makes it reject writes for lack of space, or limits it to 16 MiB.
-func etcd(ts *testscript.TestScript, neg bool, args []string) {
+func scriptEtcd(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) != 1, "etcd up|down|full|roomy|small")
 	switch args[0] {
 	case "up":
@@ -123,7 +123,7 @@ func release(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 // fleet FILE NODE… stores the environment dev, promotes release 1.0.0 with this site.pp, and applies it on each node.
-func fleet(ts *testscript.TestScript, neg bool, args []string) {
+func scriptFleet(ts *testscript.TestScript, neg bool, args []string) {
 	usage(ts, neg || len(args) == 0, "fleet FILE NODE ...")
 	release(ts, false, []string{"1.0.0", args[0]})
 	ts.Check(ts.Exec("pulley", "env", "apply", ts.MkAbs("R/environments/dev.yaml")))

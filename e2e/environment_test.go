@@ -80,15 +80,15 @@ func (s *site) entersLikeAShell(node string) {
 
 // site is an environment with local machines.
 type site struct {
-	*fleet
+	*testFleet
 	folder string
 	hooks  *httptest.Server
 	mu     sync.Mutex
 	heard  []string // request paths of retire hooks
 }
 
-func newSite(f *fleet) *site {
-	s := &site{fleet: f, folder: filepath.Join(f.dir, "machines")}
+func newSite(f *testFleet) *site {
+	s := &site{testFleet: f, folder: filepath.Join(f.dir, "machines")}
 	s.hooks = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -108,7 +108,7 @@ func (s *site) retired() []string {
 }
 
 // hook adds a retire hook that sends its node's name to a URL.
-func (f *fleet) hook(url string) {
+func (f *testFleet) hook(url string) {
 	f.t.Helper()
 	path := filepath.Join(f.repo, "retire.d", "10-report")
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {

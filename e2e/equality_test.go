@@ -26,7 +26,7 @@ func TestCatalogsEqualStockPuppets(t *testing.T) {
 	f.pulley("promote", "2.0.0")
 	for node, least := range map[string]int{"web1": 30, "db1": 25} {
 		t.Run(node, func(t *testing.T) {
-			f := &fleet{t: t, endpoint: f.endpoint, dir: f.dir, machines: f.machines}
+			f := &testFleet{t: t, endpoint: f.endpoint, dir: f.dir, machines: f.machines}
 			f.machine(node, local.Bind{From: checkout, To: "/srv/checkouts/dev"}) // the name of Pulley's environment
 			f.keepCatalogs(node)
 			f.in(node, 0, keeper, "apply", "--noop", "--environmentpath", "/srv/checkouts", "--environment", "dev", "--certname", node, "-e", "")
@@ -47,7 +47,7 @@ func TestCatalogsEqualStockPuppets(t *testing.T) {
 const keeper = "/usr/local/sbin/puppet"
 
 // keepCatalogs makes each `puppet apply` of a node's machine keep its catalog, as `puppet agent` does.
-func (f *fleet) keepCatalogs(node string) {
+func (f *testFleet) keepCatalogs(node string) {
 	f.t.Helper()
 	f.write(node, keeper, `#!/bin/sh
 [ "$1" = apply ] && set -- "$@" --catalog_cache_terminus json --client_datadir /var/tmp/catalogs
@@ -57,7 +57,7 @@ exec /usr/bin/puppet "$@"
 }
 
 // catalog takes the kept catalog of a node's last run: each resource by its reference, and each edge.
-func (f *fleet) catalog(node string) map[string]string {
+func (f *testFleet) catalog(node string) map[string]string {
 	f.t.Helper()
 	path := filepath.Join("/var/tmp/catalogs/catalog", node+".json")
 	var catalog struct {

@@ -54,7 +54,7 @@ func TestFirstBootUsesPromotedRelease(t *testing.T) {
 func TestFirstTickReadsOnlyWhatIsWanted(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t) // in this process, which counts its requests
-	f := &fleet{t: t, dir: t.TempDir(), endpoint: server.Endpoint, machines: map[string]*local.Machine{}}
+	f := &testFleet{t: t, dir: t.TempDir(), endpoint: server.Endpoint, machines: map[string]*local.Machine{}}
 	f.repo = filepath.Join(f.dir, "repo")
 	f.signs()
 	f.pulley("init", f.repo)
@@ -101,7 +101,7 @@ func TestFirstTickReadsOnlyWhatIsWanted(t *testing.T) {
 }
 
 // signs makes operators sign, with a key that the file signers allows.
-func (f *fleet) signs() {
+func (f *testFleet) signs() {
 	f.t.Helper()
 	key := filepath.Join(f.dir, "key")
 	f.pulley("key", "create", key, "--no-passphrase")
@@ -110,7 +110,7 @@ func (f *fleet) signs() {
 }
 
 // spec replaces the environment file of dev, and applies it.
-func (f *fleet) spec(text string) {
+func (f *testFleet) spec(text string) {
 	f.t.Helper()
 	file := filepath.Join(f.repo, "environments/dev.yaml")
 	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
@@ -120,7 +120,7 @@ func (f *fleet) spec(text string) {
 }
 
 // plan writes the plan of a machine's first boot, with the allowed signers.
-func (f *fleet) plan(node string, lines ...string) {
+func (f *testFleet) plan(node string, lines ...string) {
 	f.t.Helper()
 	signers, err := os.ReadFile(filepath.Join(f.dir, "signers"))
 	if err != nil {
@@ -181,9 +181,9 @@ func TestFirstBootOfASecuredFleet(t *testing.T) {
 
 // newSecuredFleet starts a server with certificates, for an operator who is its administrator. It returns the URL where machines
 // join, and the pin of its CA.
-func newSecuredFleet(t *testing.T) (f *fleet, server, pin string) {
+func newSecuredFleet(t *testing.T) (f *testFleet, server, pin string) {
 	t.Helper()
-	f = &fleet{t: t, dir: t.TempDir(), machines: map[string]*local.Machine{}}
+	f = &testFleet{t: t, dir: t.TempDir(), machines: map[string]*local.Machine{}}
 	f.repo = filepath.Join(f.dir, "repo")
 	log := filepath.Join(f.dir, "serve.log")
 	out, err := os.Create(log)

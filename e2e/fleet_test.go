@@ -58,7 +58,7 @@ func run(m *testing.M) int {
 }
 
 // fleet is a `pulley serve`, a control repository, and machines.
-type fleet struct {
+type testFleet struct {
 	t        *testing.T
 	endpoint string
 	dir      string // scratch folder
@@ -72,12 +72,12 @@ type fleet struct {
 const agentPath = "/usr/local/bin/pulley-agent"
 
 // newFleet starts a server with the environment dev and the published release 1.0.0, and no machines.
-func newFleet(t *testing.T) *fleet {
+func newFleet(t *testing.T) *testFleet {
 	t.Helper()
 	if err := local.Check(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	f := &fleet{t: t, dir: t.TempDir(), listen: "127.0.0.1:0", machines: map[string]*local.Machine{}}
+	f := &testFleet{t: t, dir: t.TempDir(), listen: "127.0.0.1:0", machines: map[string]*local.Machine{}}
 	f.repo = filepath.Join(f.dir, "repo")
 	f.up()
 	t.Cleanup(f.down)
@@ -88,7 +88,7 @@ func newFleet(t *testing.T) *fleet {
 }
 
 // up starts `pulley serve`. A second start uses the address and the data of the first.
-func (f *fleet) up() {
+func (f *testFleet) up() {
 	f.t.Helper()
 	f.serve = exec.Command(filepath.Join(bin, "pulley"), "serve", "--data-dir", filepath.Join(f.dir, "data"), "--listen", f.listen)
 	f.serve.Stderr = os.Stderr
@@ -111,7 +111,7 @@ func (f *fleet) up() {
 }
 
 // down stops the server and waits for its end.
-func (f *fleet) down() {
+func (f *testFleet) down() {
 	f.t.Helper()
 	if f.serve == nil {
 		return
@@ -124,7 +124,7 @@ func (f *fleet) down() {
 }
 
 // pulley runs an operator's command, which must succeed, and returns its output.
-func (f *fleet) pulley(args ...string) string {
+func (f *testFleet) pulley(args ...string) string {
 	f.t.Helper()
 	out, err := f.try(args...)
 	if err != nil {
@@ -133,10 +133,10 @@ func (f *fleet) pulley(args ...string) string {
 	return out
 }
 
-func (f *fleet) try(args ...string) (string, error) { return f.tryWith("", args...) }
+func (f *testFleet) try(args ...string) (string, error) { return f.tryWith("", args...) }
 
 // tryWith runs an operator's command with this text on its standard input.
-func (f *fleet) tryWith(input string, args ...string) (string, error) {
+func (f *testFleet) tryWith(input string, args ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "pulley"), args...)
@@ -147,14 +147,14 @@ func (f *fleet) tryWith(input string, args ...string) (string, error) {
 }
 
 // machine starts a machine and bootstraps it as a node.
-func (f *fleet) machine(node string, binds ...local.Bind) {
+func (f *testFleet) machine(node string, binds ...local.Bind) {
 	f.t.Helper()
 	f.start(node, binds...)
 	f.agent(node, 0, "bootstrap", "--node", node, "-e", "dev", "--endpoints", f.endpoint)
 }
 
 // start starts a machine that has the agent but is not a node yet.
-func (f *fleet) start(node string, binds ...local.Bind) {
+func (f *testFleet) start(node string, binds ...local.Bind) {
 	f.t.Helper()
 	m, err := local.Start(f.t.Context(), local.Config{
 		Hostname: strings.ReplaceAll(node, "_", "-"),
@@ -169,13 +169,13 @@ func (f *fleet) start(node string, binds ...local.Bind) {
 }
 
 // agent runs the agent in a node's machine and checks its exit code. It returns the agent's output.
-func (f *fleet) agent(node string, want int, args ...string) string {
+func (f *testFleet) agent(node string, want int, args ...string) string {
 	f.t.Helper()
 	return f.in(node, want, agentPath, args...)
 }
 
 // in runs a program in a node's machine.
-func (f *fleet) in(node string, want int, name string, args ...string) string {
+func (f *testFleet) in(node string, want int, name string, args ...string) string {
 	f.t.Helper()
 	ctx, cancel := context.WithTimeout(f.t.Context(), patience)
 	defer cancel()
@@ -193,14 +193,14 @@ func (f *fleet) in(node string, want int, name string, args ...string) string {
 	return string(out)
 }
 
-func (f *fleet) write(node, path, content string) {
+func (f *testFleet) write(node, path, content string) {
 	f.t.Helper()
 	if err := f.machines[node].WriteFile(path, []byte(content), 0o644); err != nil {
 		f.t.Fatal(err)
 	}
 }
 
-func (f *fleet) read(node, path string) string {
+func (f *testFleet) read(node, path string) string {
 	f.t.Helper()
 	b, err := f.machines[node].ReadFile(path)
 	if err != nil {
@@ -210,13 +210,13 @@ func (f *fleet) read(node, path string) string {
 }
 
 // settings adds lines to a node's agent.yaml.
-func (f *fleet) settings(node string, lines ...string) {
+func (f *testFleet) settings(node string, lines ...string) {
 	f.t.Helper()
 	f.write(node, "/etc/pulley/agent.yaml", f.read(node, "/etc/pulley/agent.yaml")+strings.Join(lines, "\n")+"\n")
 }
 
 // publish replaces the control repository's site.pp and publishes it as a release.
-func (f *fleet) publish(version, site string) {
+func (f *testFleet) publish(version, site string) {
 	f.t.Helper()
 	if err := os.WriteFile(filepath.Join(f.repo, "manifests", "site.pp"), []byte(site), 0o644); err != nil {
 		f.t.Fatal(err)
@@ -235,7 +235,7 @@ type status struct {
 	LastRun                                        string `json:"last_run"`
 }
 
-func (f *fleet) status(node string) status {
+func (f *testFleet) status(node string) status {
 	f.t.Helper()
 	var all struct{ Nodes []status }
 	if err := json.Unmarshal([]byte(f.pulley("status", "-o", "json")), &all); err != nil {
@@ -251,7 +251,7 @@ func (f *fleet) status(node string) status {
 }
 
 // expect checks a node's state, release and outcome.
-func (f *fleet) expect(node, state, release, outcome string) {
+func (f *testFleet) expect(node, state, release, outcome string) {
 	f.t.Helper()
 	s := f.status(node)
 	if s.State != state || s.Release != release || s.Outcome != outcome {
@@ -260,7 +260,7 @@ func (f *fleet) expect(node, state, release, outcome string) {
 }
 
 // until polls for a condition. The text is the present state.
-func (f *fleet) until(what string, ok func() (bool, string)) {
+func (f *testFleet) until(what string, ok func() (bool, string)) {
 	f.t.Helper()
 	for end := time.Now().Add(waiting); ; time.Sleep(500 * time.Millisecond) {
 		is, now := ok()

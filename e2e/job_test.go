@@ -136,7 +136,7 @@ func TestJobRunsDatabasesBeforeWebServers(t *testing.T) {
 }
 
 // daemon runs a node's agent until the end of the test.
-func (f *fleet) daemon(node string) {
+func (f *testFleet) daemon(node string) {
 	f.t.Helper()
 	cmd := f.machines[node].Command(f.t.Context(), agentPath, "daemon", "--schedule", "@every 1s")
 	log, err := os.Create(filepath.Join(f.dir, node+".log"))
@@ -155,7 +155,7 @@ func (f *fleet) daemon(node string) {
 }
 
 // stamp returns the time that a catalog wrote into a file of its node.
-func (f *fleet) stamp(node, name string) time.Time {
+func (f *testFleet) stamp(node, name string) time.Time {
 	f.t.Helper()
 	ns, err := strconv.ParseInt(strings.TrimSpace(f.read(node, "/etc/"+name)), 10, 64)
 	if err != nil {
@@ -165,7 +165,7 @@ func (f *fleet) stamp(node, name string) time.Time {
 }
 
 // lastRuns returns the id of each node's last run.
-func (f *fleet) lastRuns(nodes []string) map[string]string {
+func (f *testFleet) lastRuns(nodes []string) map[string]string {
 	f.t.Helper()
 	last := map[string]string{}
 	for _, node := range nodes {

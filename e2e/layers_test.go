@@ -58,7 +58,7 @@ nodes:
 }
 
 // explained returns the levels of live data in which a lookup of all values asked for a key, in its order, and the values.
-func (f *fleet) explained(node, key string) (levels, values []string) {
+func (f *testFleet) explained(node, key string) (levels, values []string) {
 	f.t.Helper()
 	var answer struct {
 		Value  []string

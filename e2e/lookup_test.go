@@ -42,7 +42,7 @@ func TestLookupIsThatOfTheNode(t *testing.T) {
 		}
 		for _, question := range group {
 			t.Run(question, func(t *testing.T) {
-				f := &fleet{t: t, endpoint: f.endpoint, dir: f.dir, machines: f.machines}
+				f := &testFleet{t: t, endpoint: f.endpoint, dir: f.dir, machines: f.machines}
 				f.sameAnswer("compute1", strings.Fields(question))
 			})
 		}
@@ -55,7 +55,7 @@ func TestLookupIsThatOfTheNode(t *testing.T) {
 }
 
 // sameAnswer asks a node's Puppet and `pulley data lookup` the same question.
-func (f *fleet) sameAnswer(node string, question []string) {
+func (f *testFleet) sameAnswer(node string, question []string) {
 	f.t.Helper()
 	ours, err := f.try(append([]string{"data", "lookup", "--node", node, "-o", "json"}, question...)...)
 	var answer struct {

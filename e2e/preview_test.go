@@ -16,8 +16,10 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/desired/control"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // siteInPlace and siteCandidate differ in each kind of change that a preview shows. The candidate has resources that real noop runs
@@ -115,7 +117,7 @@ func TestPreviewChangesNothing(t *testing.T) {
 }
 
 // tick runs a tick of each node, two at a time.
-func (f *fleet) tick(nodes []string) {
+func (f *testFleet) tick(nodes []string) {
 	var all sync.WaitGroup
 	slots := make(chan bool, 2)
 	for _, node := range nodes {
@@ -129,7 +131,7 @@ func (f *fleet) tick(nodes []string) {
 }
 
 // preview runs `pulley preview` while the nodes tick, and checks its exit code.
-func (f *fleet) preview(nodes []string, want int, version string) string {
+func (f *testFleet) preview(nodes []string, want int, version string) string {
 	f.t.Helper()
 	cmd := exec.CommandContext(f.t.Context(), filepath.Join(bin, "pulley"), "preview", version, "--sample", "0", "--wait", patience.String())
 	cmd.Env = append(os.Environ(), "PULLEY_ENDPOINTS="+f.endpoint, "PULLEY_ENVIRONMENT=dev")
@@ -140,7 +142,7 @@ func (f *fleet) preview(nodes []string, want int, version string) string {
 	}
 	s := f.store()
 	f.until("the orders", func() (bool, string) {
-		d, err := s.Node.Desire(f.t.Context(), model.Identity{Environment: "dev", Node: nodes[0]})
+		d, err := control.In(s).Desire(f.t.Context(), model.Identity{Environment: "dev", Node: nodes[0]})
 		return err == nil && d.Preview != nil, fmt.Sprint(err)
 	})
 	f.tick(nodes)
@@ -151,9 +153,9 @@ func (f *fleet) preview(nodes []string, want int, version string) string {
 	return page.String()
 }
 
-func (f *fleet) store() *store.Store {
+func (f *testFleet) store() *etcd.DB {
 	f.t.Helper()
-	s, err := store.Open(store.Config{Endpoints: []string{f.endpoint}, Timeout: patience})
+	s, err := etcd.Open(etcd.Config{Endpoints: []string{f.endpoint}, Timeout: patience})
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -162,9 +164,9 @@ func (f *fleet) store() *store.Store {
 }
 
 // statuses returns all nodes' statuses in etcd, without the times of their heartbeats.
-func (f *fleet) statuses() string {
+func (f *testFleet) statuses() string {
 	f.t.Helper()
-	all, err := f.store().Fleet.State(f.t.Context(), model.Ref{Environment: "dev"})
+	all, err := fleet.In(f.store()).State(f.t.Context(), model.Ref{Environment: "dev"})
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -13,11 +13,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
 	"pulley/internal/publish"
 	"pulley/internal/release"
-	"pulley/internal/store"
 )
 
 // agentsCommand shows versions of the agent.
@@ -38,7 +38,7 @@ func newAgentsList(o *options) *cobra.Command {
 	return cmd
 }
 
-func (o agentsCommand) agents(ctx context.Context, s *store.Store) error {
+func (o agentsCommand) agents(ctx context.Context, s *etcd.DB) error {
 	all, unread := promotion.Versions(ctx, s)
 	if unread != nil && len(all) == 0 {
 		return unread
@@ -82,7 +82,7 @@ func newAgentsShow(o *options) *cobra.Command {
 	return cmd
 }
 
-func (o agentsCommand) showAgents(ctx context.Context, s *store.Store, ref model.Ref) error {
+func (o agentsCommand) showAgents(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 	v, err := promotion.VersionsOf(ctx, s, ref)
 	if err != nil {
 		return err
@@ -154,7 +154,7 @@ EXIT STATUS
 			if err != nil {
 				return err
 			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
 				if o.dryRun {
 					return p.preview(ctx, s, programs)
 				}
@@ -169,8 +169,8 @@ EXIT STATUS
 	return cmd
 }
 
-func (p *agentsPublishOptions) preview(ctx context.Context, s *store.Store, programs publish.Programs) error {
-	there, err := publish.PublishedProgram(ctx, s.Releases, programs)
+func (p *agentsPublishOptions) preview(ctx context.Context, s *etcd.DB, programs publish.Programs) error {
+	there, err := publish.PublishedProgram(ctx, release.In(s), programs)
 	switch {
 	case err != nil:
 		return err
@@ -182,10 +182,10 @@ func (p *agentsPublishOptions) preview(ctx context.Context, s *store.Store, prog
 	return nil
 }
 
-func (p *agentsPublishOptions) publish(ctx context.Context, s *store.Store, programs publish.Programs) error {
+func (p *agentsPublishOptions) publish(ctx context.Context, s *etcd.DB, programs publish.Programs) error {
 	r, progress := p.reporter()
 	defer progress.Done()
-	done, err := publish.Program(ctx, s.Releases, programs, publish.Wish{
+	done, err := publish.Program(ctx, release.In(s), programs, publish.Wish{
 		Version: programs.Version, Message: p.message, By: p.env.User, At: p.env.Now(), Key: p.sign.key(p.env),
 	}, r)
 	if err != nil {
@@ -219,7 +219,7 @@ EXIT STATUS
 			if err != nil {
 				return err
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				done, err := promotion.PromoteAgent(ctx, s, ref, sc, args[0], downgrade, o.changing())
 				if err != nil {
 					return err
@@ -255,7 +255,7 @@ func newAgentsUnpin(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				done, err := promotion.UnpinAgent(ctx, s, ref, sc, o.changing())
 				switch {
 				case err != nil:
@@ -282,7 +282,7 @@ func newAgentsRetry(o *options) *cobra.Command {
 		Short: "Let nodes retry versions that failed on them",
 		Args:  arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				if err := promotion.RetryAgent(ctx, s, ref, o.changing()); err != nil {
 					return err
 				}

@@ -12,7 +12,7 @@ import (
 	"pulley/internal/access/fleetca"
 	"pulley/internal/atomicfile"
 	"pulley/internal/cli"
-	"pulley/internal/store"
+	"pulley/internal/etcd"
 )
 
 // memberLifetime is the lifetime of a member's certificate. It is not renewed automatically. `pulley doctor` reports
@@ -118,7 +118,7 @@ old, or that trusts another CA.`,
 			if err := certs.MakeIdentities(); err != nil {
 				return err
 			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
 				if err := certs.SetUpCluster(ctx, s, o.env.User); err != nil {
 					return err
 				}

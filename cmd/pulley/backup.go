@@ -16,9 +16,11 @@ import (
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
+	"pulley/internal/etcd/cluster"
 	"pulley/internal/serve"
 	"pulley/internal/serve/member"
-	"pulley/internal/store"
 )
 
 func newBackup(o *options) *cobra.Command {
@@ -50,7 +52,7 @@ own cluster, it reads a member that answers, and prints a warning: the backup ma
 			if _, err := os.Stat(fleetca.AdminFile(dataDir)); (err == nil || secured) && strings.HasPrefix(config.Endpoints[0], "https:") {
 				config = fleetca.Connection(dataDir, config, "")
 			}
-			st, err := store.Open(config)
+			st, err := etcd.Open(config)
 			if err != nil {
 				return err
 			}
@@ -70,7 +72,7 @@ own cluster, it reads a member that answers, and prints a warning: the backup ma
 			if err != nil {
 				return err
 			}
-			if err := st.Cluster.NoteBackup(c.Context(), o.env.Now()); err != nil { // without a quorum
+			if err := cluster.In(st).NoteBackup(c.Context(), o.env.Now()); err != nil { // without a quorum
 				cli.Complain(o.env, program, fmt.Errorf("warning: %w: the metrics of `pulley serve` show an older backup", err))
 			}
 			if file != "-" {
@@ -123,7 +125,7 @@ func (o *options) restore(ctx context.Context, in io.Reader, dataDir string) err
 		},
 		Hostname: hostname(), Prefix: o.connection.Prefix, Timeout: restoreTimeout,
 	}
-	done, err := serve.Restore(ctx, in, config, store.Author{By: o.env.User, Why: "restored from a backup", At: o.env.Now()})
+	done, err := serve.Restore(ctx, in, config, targets.Author{By: o.env.User, Why: "restored from a backup", At: o.env.Now()})
 	if err != nil {
 		return err
 	}

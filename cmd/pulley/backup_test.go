@@ -13,6 +13,9 @@ import (
 
 	"pulley/internal/access/fleetca"
 	"pulley/internal/cli"
+	"pulley/internal/desired/control"
+	"pulley/internal/fleet"
+	"pulley/internal/machines/records"
 	"pulley/internal/model"
 )
 
@@ -135,17 +138,17 @@ func retirement(t *testing.T, dir string, out *said, begin bool) string {
 	st, ctx, dev := administrator(t, dir, out), t.Context(), model.Ref{Environment: "dev"}
 	defer st.Close()
 	if begin {
-		a, err := st.Machines.BeginApply(ctx, dev, "ann")
+		a, err := records.In(st).BeginApply(ctx, dev, "ann")
 		if err != nil {
 			t.Fatal(err)
 		}
 		r := model.Request{ID: "00000000000000aa", Do: model.RequestRetire}
-		err = errors.Join(st.Fleet.Register(ctx, "dev", model.Host{Node: "controller1", Role: "controller"}), a.Ask(ctx, "controller1", r), a.Close())
+		err = errors.Join(fleet.In(st).Register(ctx, "dev", model.Host{Node: "controller1", Role: "controller"}), a.Ask(ctx, "controller1", r), a.Close())
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	c, err := st.Node.Confirmation(ctx, model.Identity{Environment: "dev", Node: "controller1"})
+	c, err := control.In(st).Confirmation(ctx, model.Identity{Environment: "dev", Node: "controller1"})
 	if err != nil || c == nil {
 		t.Fatalf("the confirmation is %+v, %v", c, err)
 	}

@@ -10,11 +10,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/internal/access"
 	"pulley/internal/access/fleetca"
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/pki"
 	"pulley/internal/serve/member"
-	"pulley/internal/store"
 )
 
 func newCA(o *options) *cobra.Command {
@@ -47,7 +48,7 @@ confirmation: in scripts, use --yes.`,
 			}
 			// Not the operator's own certificate from the variables: it may be the one that is lost.
 			o.connection.CACert, o.connection.Cert, o.connection.Key = certs.Bundle(), certs.Identity(), certs.Identity()
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
 				if err := f.previewAdmin(ctx, s, fleetca.AdminFile(f.dataDir)); err != nil || o.dryRun {
 					return err
 				}
@@ -70,8 +71,8 @@ confirmation: in scripts, use --yes.`,
 }
 
 // previewAdmin prints what a new identity of the administrator ends.
-func (f *caFlags) previewAdmin(ctx context.Context, s *store.Store, file string) error {
-	old, _, err := s.Identities.Operator(ctx, fleetca.AdminName)
+func (f *caFlags) previewAdmin(ctx context.Context, s *etcd.DB, file string) error {
+	old, _, err := access.IdentitiesIn(s).Operator(ctx, fleetca.AdminName)
 	if err != nil {
 		return err
 	}

@@ -9,8 +9,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
-	"pulley/internal/store"
+	"pulley/internal/release"
+	"pulley/internal/specs"
 )
 
 // The limits of a completion: a shell waits for it at every key. Without an answer in time there is no suggestion.
@@ -20,7 +22,7 @@ const (
 )
 
 // lister lists the names that begin with a prefix, at most completionNames.
-type lister func(ctx context.Context, s *store.Store, prefix string) ([]string, error)
+type lister func(ctx context.Context, s *etcd.DB, prefix string) ([]string, error)
 
 // completer completes names in a shell.
 type completer struct{ *options }
@@ -53,12 +55,12 @@ func (o completer) addCompletions(c *cobra.Command) {
 	case argument == "NODE":
 		complete = o.fromEtcd(o.nodeNames)
 	case argument == "VERSION" && c.Parent().Name() == "agents":
-		complete = o.fromEtcd(func(ctx context.Context, s *store.Store, prefix string) ([]string, error) {
-			return s.Releases.AgentNames(ctx, prefix, completionNames)
+		complete = o.fromEtcd(func(ctx context.Context, s *etcd.DB, prefix string) ([]string, error) {
+			return release.In(s).AgentNames(ctx, prefix, completionNames)
 		})
 	case argument == "VERSION":
-		complete = o.fromEtcd(func(ctx context.Context, s *store.Store, prefix string) ([]string, error) {
-			return s.Releases.Names(ctx, prefix, completionNames)
+		complete = o.fromEtcd(func(ctx context.Context, s *etcd.DB, prefix string) ([]string, error) {
+			return release.In(s).Names(ctx, prefix, completionNames)
 		})
 	case argument == "ENVIRONMENT":
 		complete = o.fromEtcd(o.environmentNames)
@@ -92,7 +94,7 @@ func (o completer) fromEtcd(list lister) cobra.CompletionFunc {
 		}
 		config := o.connection.Config()
 		config.Timeout = completionTime
-		s, err := store.Open(config)
+		s, err := etcd.Open(config)
 		if err != nil {
 			return nil, directive
 		}
@@ -107,19 +109,19 @@ func (o completer) fromEtcd(list lister) cobra.CompletionFunc {
 	}
 }
 
-func (o completer) environmentNames(ctx context.Context, s *store.Store, prefix string) ([]string, error) {
-	all, err := s.Environments.List(ctx)
+func (o completer) environmentNames(ctx context.Context, s *etcd.DB, prefix string) ([]string, error) {
+	all, err := specs.In(s).List(ctx)
 	return slices.DeleteFunc(all, func(name string) bool { return !strings.HasPrefix(name, prefix) }), err
 }
 
 // fromFile completes with names of the environment file, as it is stored.
 func (o completer) fromFile(names func(*environments.Environment) []string) cobra.CompletionFunc {
-	return o.fromEtcd(func(ctx context.Context, s *store.Store, prefix string) ([]string, error) {
+	return o.fromEtcd(func(ctx context.Context, s *etcd.DB, prefix string) ([]string, error) {
 		ref, err := o.fleet.Ref(o.env)
 		if err != nil {
 			return nil, err
 		}
-		e, _, err := s.Environments.Spec(ctx, ref)
+		e, _, err := specs.In(s).Spec(ctx, ref)
 		if err != nil || e == nil {
 			return nil, err
 		}
@@ -128,16 +130,16 @@ func (o completer) fromFile(names func(*environments.Environment) []string) cobr
 }
 
 // nodeNames lists nodes of the host list and, if they are few, those that the environment calls for.
-func (o completer) nodeNames(ctx context.Context, s *store.Store, prefix string) ([]string, error) {
+func (o completer) nodeNames(ctx context.Context, s *etcd.DB, prefix string) ([]string, error) {
 	ref, err := o.fleet.Ref(o.env)
 	if err != nil {
 		return nil, err
 	}
-	names, err := s.Fleet.HostNames(ctx, ref, prefix, completionNames)
+	names, err := fleet.In(s).HostNames(ctx, ref, prefix, completionNames)
 	if err != nil || len(names) > 0 {
 		return names, err
 	}
-	e, _, err := s.Environments.Spec(ctx, ref)
+	e, _, err := specs.In(s).Spec(ctx, ref)
 	if err != nil || e == nil {
 		return nil, err
 	}
@@ -163,7 +165,7 @@ func (o completer) factArguments(c *cobra.Command, args []string, prefix string)
 	case 0:
 		return o.fromEtcd(o.nodeNames)(c, args, prefix)
 	case 1:
-		paths, directive := o.fromEtcd(func(ctx context.Context, s *store.Store, prefix string) ([]string, error) {
+		paths, directive := o.fromEtcd(func(ctx context.Context, s *etcd.DB, prefix string) ([]string, error) {
 			ref, err := o.fleet.Ref(o.env)
 			if err != nil {
 				return nil, err

@@ -17,7 +17,7 @@ func (o *options) addConfirmation(c *cobra.Command) {
 	c.Flags().BoolVarP(&o.yes, "yes", "y", false, "do not ask for confirmation")
 }
 
-// addDryRun adds the flag --dry-run: the store then writes nothing.
+// addDryRun adds the flag --dry-run: etcd then gets no write.
 func (o *options) addDryRun(c *cobra.Command) {
 	c.Flags().BoolVar(&o.dryRun, "dry-run", false, "show what would change, and change nothing")
 }

@@ -8,8 +8,10 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -17,17 +19,17 @@ import (
 func TestRemovalsAskOnATerminal(t *testing.T) {
 	t.Parallel()
 	server, ctx := etcdtest.Start(t), t.Context()
-	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
+	s, err := etcd.Open(etcd.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	e, err := environments.Parse("dev.yaml", []byte("roles:\n  web: {cardinality: 1}\n"))
 	if err == nil {
-		err = s.Environments.PutSpec(ctx, e, 0)
+		err = specs.In(s).PutSpec(ctx, e, 0)
 	}
 	if err == nil {
-		err = s.Fleet.Register(ctx, "dev", model.Host{Node: "web1", Role: "web"})
+		err = fleet.In(s).Register(ctx, "dev", model.Host{Node: "web1", Role: "web"})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -45,13 +47,13 @@ func TestRemovalsAskOnATerminal(t *testing.T) {
 	if code != cli.ExitFailed || !strings.Contains(out, "web1 leaves dev: its entry in the host list, its holds and its own target are deleted.\nRemove it? [y/N] ") || !strings.Contains(complaints, "not confirmed; nothing was done") {
 		t.Errorf("no: %d\n%s\n%s", code, out, complaints)
 	}
-	if hosts, err := s.Fleet.Hosts(ctx, e.Ref()); err != nil || len(hosts) != 1 {
+	if hosts, err := fleet.In(s).Hosts(ctx, e.Ref()); err != nil || len(hosts) != 1 {
 		t.Errorf("after no: %v, %v", hosts, err)
 	}
 	if code, out, complaints := run("y\n", "nodes", "remove", "web1", "-e", "dev"); code != cli.ExitDone {
 		t.Errorf("yes: %d\n%s\n%s", code, out, complaints)
 	}
-	if hosts, err := s.Fleet.Hosts(ctx, e.Ref()); err != nil || len(hosts) != 0 {
+	if hosts, err := fleet.In(s).Hosts(ctx, e.Ref()); err != nil || len(hosts) != 0 {
 		t.Errorf("after yes: %v, %v", hosts, err)
 	}
 	for _, args := range [][]string{

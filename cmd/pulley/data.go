@@ -12,9 +12,9 @@ import (
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/data"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/rollouts"
-	"pulley/internal/store"
 )
 
 func newData(o *options) *cobra.Command {
@@ -27,13 +27,13 @@ generations that --sign-key signed.`, newDataSet(o), newDataUnset(o), newDataEdi
 // dataOptions are the flags of the verbs for one layer.
 type dataOptions struct {
 	*options
-	layer     store.Scope
+	layer     etcd.Scope
 	common    bool
 	attribute string
 	encrypted bool
 }
 
-func (d *dataOptions) command(cmd *cobra.Command, run func(context.Context, *store.Store, model.Ref, []string) error) *cobra.Command {
+func (d *dataOptions) command(cmd *cobra.Command, run func(context.Context, *etcd.DB, model.Ref, []string) error) *cobra.Command {
 	d.fleet.AddFlag(cmd.Flags())
 	d.scope.add(cmd, "the layer")
 	d.addLayer(cmd)
@@ -47,7 +47,7 @@ func (d *dataOptions) command(cmd *cobra.Command, run func(context.Context, *sto
 		if err := d.sign.check(d.env); err != nil && c.Flags().Lookup("sign-key") != nil {
 			return err
 		}
-		return d.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error { return run(ctx, s, ref, args) })
+		return d.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error { return run(ctx, s, ref, args) })
 	}
 	return cmd
 }
@@ -63,13 +63,13 @@ func (d *dataOptions) readLayer() (err error) {
 	if d.layer, err = d.scope.value(); err != nil {
 		return err
 	}
-	if d.common && d.layer != (store.Scope{}) {
+	if d.common && d.layer != (etcd.Scope{}) {
 		return cli.Usagef("--common excludes --role and --node")
 	}
 	if d.attribute == "" {
 		return nil
 	}
-	if d.common || d.layer != (store.Scope{}) {
+	if d.common || d.layer != (etcd.Scope{}) {
 		return cli.Usagef("--attribute excludes --role, --node and --common")
 	}
 	name, value, _ := strings.Cut(d.attribute, "=")
@@ -90,7 +90,7 @@ func (d *dataOptions) editing() data.LayerEdit {
 
 // only returns the layer that the flags name; "" if they name none.
 func (d *dataOptions) only() hieradata.Layer {
-	if d.layer == (store.Scope{}) && !d.common && d.attribute == "" {
+	if d.layer == (etcd.Scope{}) && !d.common && d.attribute == "" {
 		return ""
 	}
 	return d.editing().Layer()
@@ -146,7 +146,7 @@ EXIT STATUS
 	d.addChange(cmd)
 	d.addEncrypted(cmd)
 	cmd.Flags().StringVar(&file, "from-file", "", "set the keys of this YAML file; - for standard input")
-	return d.command(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, args []string) error {
+	return d.command(cmd, func(ctx context.Context, s *etcd.DB, ref model.Ref, args []string) error {
 		e := d.editing()
 		var texts []string
 		for i := 0; i+1 < len(args); i += 2 {
@@ -202,7 +202,7 @@ EXIT STATUS
 		Args: arguments(1, 1000, "takes keys"),
 	}
 	d.addChange(cmd)
-	return d.command(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, args []string) error {
+	return d.command(cmd, func(ctx context.Context, s *etcd.DB, ref model.Ref, args []string) error {
 		e := d.editing()
 		for _, key := range args {
 			e.Keys = append(e.Keys, data.KeyEdit{Key: key})
@@ -211,12 +211,12 @@ EXIT STATUS
 	})
 }
 
-func (d *dataOptions) edit(ctx context.Context, s *store.Store, ref model.Ref, e data.LayerEdit) error {
+func (d *dataOptions) edit(ctx context.Context, s *etcd.DB, ref model.Ref, e data.LayerEdit) error {
 	return d.change(ctx, s, ref, func() (data.Edited, error) { return data.EditLayer(ctx, s, ref, e, d.changing()) })
 }
 
 // change makes a change of live data, reports it, and waits for its nodes if the flags say so.
-func (d *dataOptions) change(ctx context.Context, s *store.Store, ref model.Ref, edit func() (data.Edited, error)) error {
+func (d *dataOptions) change(ctx context.Context, s *etcd.DB, ref model.Ref, edit func() (data.Edited, error)) error {
 	done, err := rollouts.ChangeData(ctx, s, ref, d.starting(), edit)
 	if err != nil {
 		return err
@@ -225,7 +225,7 @@ func (d *dataOptions) change(ctx context.Context, s *store.Store, ref model.Ref,
 }
 
 // changed reports a change of live data, and waits for its nodes if the flags say so.
-func (d *dataOptions) changed(ctx context.Context, s *store.Store, ref model.Ref, done rollouts.DataChange) error {
+func (d *dataOptions) changed(ctx context.Context, s *etcd.DB, ref model.Ref, done rollouts.DataChange) error {
 	announcePermit(d.env, done.Change)
 	warnUnstated(d.env, ref, done.Unstated)
 	d.announceData(ref, done)
@@ -334,7 +334,7 @@ layer. Of a secret it shows the recipient. With --show-secrets, ` + "`pulley ser
 	}
 	o.out.AddFlags(cmd.Flags())
 	cmd.Flags().BoolVar(&secrets, "show-secrets", false, "show the plaintexts of secrets; needs an administrator")
-	return d.command(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, args []string) error {
+	return d.command(cmd, func(ctx context.Context, s *etcd.DB, ref model.Ref, args []string) error {
 		values, err := data.Read(ctx, s, ref, d.only(), strings.Join(args, ""))
 		if err != nil {
 			return err

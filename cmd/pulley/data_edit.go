@@ -19,10 +19,10 @@ import (
 	"pulley/internal/child"
 	"pulley/internal/cli"
 	"pulley/internal/data"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
 	"pulley/internal/rollouts"
-	"pulley/internal/store"
 )
 
 func newDataEdit(o *options) *cobra.Command {
@@ -40,7 +40,7 @@ EXIT STATUS
 	}
 	d.addChange(cmd)
 	d.addEncrypted(cmd)
-	return d.command(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, _ []string) error {
+	return d.command(cmd, func(ctx context.Context, s *etcd.DB, ref model.Ref, _ []string) error {
 		e := d.editing()
 		opened, number, err := data.OpenLayer(ctx, s, ref, e)
 		if err != nil {
@@ -82,7 +82,7 @@ func temporary(layer hieradata.Layer, head string, text []byte) (string, error) 
 var errSame = errors.New("the file is as it was opened")
 
 // edited opens the editor until what was saved parses, or the user gives up, and changes the layer.
-func (d *dataOptions) edited(ctx context.Context, s *store.Store, ref model.Ref, e data.LayerEdit, file string) (none rollouts.DataChange, err error) {
+func (d *dataOptions) edited(ctx context.Context, s *etcd.DB, ref model.Ref, e data.LayerEdit, file string) (none rollouts.DataChange, err error) {
 	given, err := bounded.ReadFile(file, hieradata.MaxInputBytes)
 	if err != nil {
 		return none, err

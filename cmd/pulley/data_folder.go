@@ -9,8 +9,8 @@ import (
 
 	"pulley/internal/cli"
 	"pulley/internal/data"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 func newDataImport(o *options) *cobra.Command {
@@ -29,7 +29,7 @@ EXIT STATUS
 	}
 	d.addChange(cmd)
 	d.addEncrypted(cmd)
-	return d.ofAll(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, args []string) error {
+	return d.ofAll(cmd, func(ctx context.Context, s *etcd.DB, ref model.Ref, args []string) error {
 		return d.change(ctx, s, ref, func() (data.Edited, error) {
 			return data.Import(ctx, s, ref, args[0], d.encrypted, d.sealer, d.changing())
 		})
@@ -63,7 +63,7 @@ data until it is stopped.`,
 		case interval < time.Second:
 			return cli.Usagef("cannot look at the data every %s: give --interval at least 1s", interval)
 		}
-		return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+		return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 			if watch {
 				data.Follow(ctx, s, ref, args[0], interval, o.serverData(ref))
 				return nil

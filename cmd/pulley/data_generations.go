@@ -11,8 +11,8 @@ import (
 	"pulley/hieradata"
 	"pulley/internal/cli"
 	"pulley/internal/data"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 func newDataHistory(o *options) *cobra.Command {
@@ -26,7 +26,7 @@ changed this layer. ` + "`pulley data diff`" + ` shows the keys, and ` + "`pulle
 	}
 	cmd.Flags().IntVar(&limit, "limit", 50, "number of generations; 0 for all")
 	o.out.AddFlags(cmd.Flags())
-	return d.command(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, _ []string) error {
+	return d.command(cmd, func(ctx context.Context, s *etcd.DB, ref model.Ref, _ []string) error {
 		list, left, err := data.Generations(ctx, s, ref, d.only(), limit)
 		if err != nil {
 			return err
@@ -84,7 +84,7 @@ force. 0 is the state before the first generation. Of a secret it shows the reci
 		if err != nil {
 			return err
 		}
-		return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+		return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 			diffs, second, err := data.Diff(ctx, s, ref, from, to)
 			if err != nil {
 				return err
@@ -124,7 +124,7 @@ EXIT STATUS
 		Args: arguments(1, 1, "takes the number of a generation"),
 	}
 	d.addChange(cmd)
-	return d.ofAll(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, args []string) error {
+	return d.ofAll(cmd, func(ctx context.Context, s *etcd.DB, ref model.Ref, args []string) error {
 		to, err := parseGeneration(args[0])
 		if err != nil {
 			return err
@@ -134,7 +134,7 @@ EXIT STATUS
 }
 
 // ofAll makes the command of a verb that changes all layers.
-func (d *dataOptions) ofAll(cmd *cobra.Command, run func(context.Context, *store.Store, model.Ref, []string) error) *cobra.Command {
+func (d *dataOptions) ofAll(cmd *cobra.Command, run func(context.Context, *etcd.DB, model.Ref, []string) error) *cobra.Command {
 	d.fleet.AddFlag(cmd.Flags())
 	cmd.RunE = func(c *cobra.Command, args []string) error {
 		if err := d.checkWait(c); err != nil {
@@ -143,7 +143,7 @@ func (d *dataOptions) ofAll(cmd *cobra.Command, run func(context.Context, *store
 		if err := d.sign.check(d.env); err != nil {
 			return err
 		}
-		return d.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error { return run(ctx, s, ref, args) })
+		return d.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error { return run(ctx, s, ref, args) })
 	}
 	return cmd
 }

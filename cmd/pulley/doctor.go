@@ -10,11 +10,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/desired/targets"
 	"pulley/internal/doctor"
+	"pulley/internal/etcd"
+	"pulley/internal/etcd/kinds"
 	"pulley/internal/join"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 // examined is the JSON output.
@@ -52,9 +54,9 @@ EXIT STATUS
 		Args: arguments(0, 0, "takes no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if len(keys) > 0 {
-				return o.withStore(c, func(ctx context.Context, s *store.Store) error { return doctorCommand{o}.delete(ctx, s, keys) })
+				return o.withStore(c, func(ctx context.Context, s *etcd.DB) error { return doctorCommand{o}.delete(ctx, s, keys) })
 			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
 				found, err := doctor.Examine(ctx, s, o.connection.Config(), o.env.Now(), fix)
 				if err != nil && len(found) == 0 {
 					return err
@@ -84,13 +86,13 @@ EXIT STATUS
 }
 
 // delete deletes keys that cannot be read.
-func (o doctorCommand) delete(ctx context.Context, s *store.Store, keys []string) error {
+func (o doctorCommand) delete(ctx context.Context, s *etcd.DB, keys []string) error {
 	for i, key := range keys {
 		if plain, err := strconv.Unquote(key); err == nil { // as doctor prints a key with other characters
 			keys[i] = plain
 		}
 	}
-	err := doctor.Delete(ctx, s, keys, func(found []store.Unreadable) error {
+	err := doctor.Delete(ctx, s, keys, func(found []kinds.Unreadable) error {
 		for _, u := range found {
 			cli.Cleanf(o.env.Stdout, "delete key %s: %s\n", u.Key, u.Problem)
 			if after := doctor.After(u.Key); after != "" {
@@ -106,7 +108,7 @@ func (o doctorCommand) delete(ctx context.Context, s *store.Store, keys []string
 }
 
 // secrets examines whether the identities of secrets are lost, with the key in the data folder, else through serve.
-func (o doctorCommand) secrets(ctx context.Context, s *store.Store, dataDir string) ([]doctor.Finding, error) {
+func (o doctorCommand) secrets(ctx context.Context, s *etcd.DB, dataDir string) ([]doctor.Finding, error) {
 	if dataDir != "" {
 		decrypts, err := doctor.KeyIn(dataDir, pki.Options{Now: o.env.Now})
 		if err != nil {
@@ -118,7 +120,7 @@ func (o doctorCommand) secrets(ctx context.Context, s *store.Store, dataDir stri
 	if err != nil || len(o.servers()) == 0 {
 		return nil, nil // a fleet without certificates has no secrets; else serve is not known
 	}
-	return doctor.ExamineSecrets(ctx, s, func(ctx context.Context, ref model.Ref, role string, _ store.Recipients) (bool, error) {
+	return doctor.ExamineSecrets(ctx, s, func(ctx context.Context, ref model.Ref, role string, _ targets.Recipients) (bool, error) {
 		_, err := sealer.Reveal(ctx, join.RevealRequest{Environment: ref.String(), Role: role})
 		var refused *join.RefusedError
 		if errors.As(err, &refused) && refused.Reason == join.IdentityLost {

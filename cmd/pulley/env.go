@@ -17,9 +17,10 @@ import (
 	"pulley/environments/settings"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 	"pulley/internal/where"
 )
 
@@ -33,8 +34,8 @@ func newEnvList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the stored environments", Args: arguments(0, 0, "takes no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				names, err := s.Environments.List(ctx)
+			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+				names, err := specs.In(s).List(ctx)
 				if err != nil {
 					return err
 				}
@@ -58,8 +59,8 @@ func newEnvShow(o *options) *cobra.Command {
 			if len(args) == 1 {
 				o.fleet.Name = args[0]
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
+				e, err := fleet.FindEnvironment(ctx, specs.In(s), ref)
 				if err != nil {
 					return err
 				}

@@ -14,19 +14,21 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
+	"pulley/internal/access"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
-	"pulley/internal/machines"
+	"pulley/internal/etcd"
+	"pulley/internal/etcd/cluster"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/boots"
 	"pulley/internal/machines/drivers"
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/progress"
+	"pulley/internal/machines/records"
 	"pulley/internal/machines/render"
 	"pulley/internal/model"
-	"pulley/internal/store"
-	"pulley/userdata"
+	"pulley/internal/specs"
 )
 
 // machineFlags are the flags for creating and retiring machines.
@@ -95,17 +97,17 @@ func (o *options) stderrLog() *slog.Logger {
 }
 
 // sourceOf returns the source of an environment's plan. Its provider must come from a file, and never from etcd.
-func sourceOf(ctx context.Context, o *options, s *store.Store, want *environments.Environment) (apply.Source, error) {
-	id, err := s.Cluster.Installation(ctx)
+func sourceOf(ctx context.Context, o *options, s *etcd.DB, want *environments.Environment) (apply.Source, error) {
+	id, err := cluster.In(s).Installation(ctx)
 	if err != nil {
 		return apply.Source{}, err
 	}
 	p, err := o.opener().Open(ctx, want, id)
-	return apply.Source{Reader: s.Machines.FleetReader(want.Ref()), Provider: p.Provider, Ref: want.Ref(), Place: p.Place, Now: o.env.Now}, err
+	return apply.Source{Reader: records.In(s).FleetReader(want.Ref()), Provider: p.Provider, Ref: want.Ref(), Place: p.Place, Now: o.env.Now}, err
 }
 
 // draftOf plans without the fleet's lock: other commands may change the fleet meanwhile.
-func draftOf(ctx context.Context, o *options, s *store.Store, want *environments.Environment, opts plan.Options) (apply.Draft, error) {
+func draftOf(ctx context.Context, o *options, s *etcd.DB, want *environments.Environment, opts plan.Options) (apply.Draft, error) {
 	source, err := sourceOf(ctx, o, s, want)
 	if err != nil {
 		return apply.Draft{}, err
@@ -114,8 +116,8 @@ func draftOf(ctx context.Context, o *options, s *store.Store, want *environments
 }
 
 // begin takes the lock of a fleet. Without boot, it creates no machine.
-func begin(ctx context.Context, o *options, s *store.Store, want *environments.Environment, boot *boots.Connection, by string) (*apply.Session, error) {
-	id, err := s.Cluster.InstallationID(ctx, by)
+func begin(ctx context.Context, o *options, s *etcd.DB, want *environments.Environment, boot *boots.Connection, by string) (*apply.Session, error) {
+	id, err := cluster.In(s).InstallationID(ctx, by)
 	if err != nil {
 		return nil, err
 	}
@@ -123,7 +125,7 @@ func begin(ctx context.Context, o *options, s *store.Store, want *environments.E
 	if err != nil {
 		return nil, err
 	}
-	a, err := s.Machines.BeginApply(ctx, want.Ref(), by)
+	a, err := records.In(s).BeginApply(ctx, want.Ref(), by)
 	if err != nil {
 		return nil, err
 	}
@@ -131,7 +133,7 @@ func begin(ctx context.Context, o *options, s *store.Store, want *environments.E
 	if boot == nil {
 		form, boot = "", &boots.Connection{}
 	}
-	f, err := o.newFleet(a, want, form, boot)
+	f, err := records.NewFleet(a, want, form, boot, o.env.Now)
 	if err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
@@ -174,14 +176,14 @@ func (e waitError) ExitStatus() int { return e.status }
 
 // approve asks for confirmation of the machines that a plan deletes, removes and creates. The lock is free meanwhile:
 // the reply may take hours. preview is the command that shows the same plan.
-func approve(ctx context.Context, o *options, s *store.Store, p plan.Plan, most int, preview string) error {
+func approve(ctx context.Context, o *options, s *etcd.DB, p plan.Plan, most int, preview string) error {
 	if err := apply.CheckRetire(p, most); err != nil {
 		return err
 	}
 	deleted, removed := p.Deleted(), p.Removed()
 	n := len(deleted) + len(removed)
 	if n > 0 {
-		if err := s.Access.MayRemove(ctx); err != nil {
+		if err := access.In(s).MayRemove(ctx); err != nil {
 			return err
 		}
 	}
@@ -290,14 +292,14 @@ func (a *applyOptions) run(c *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	return a.withStore(c, func(ctx context.Context, s *store.Store) error {
+	return a.withStore(c, func(ctx context.Context, s *etcd.DB) error {
 		if stored == nil {
 			if err := a.complete(ctx, s, c, want, boot); err != nil {
 				return err
 			}
 		}
 		if want.Driver() != environments.DriverNone && !a.dryRun {
-			if _, err := s.Cluster.InstallationID(ctx, a.env.User); err != nil {
+			if _, err := cluster.In(s).InstallationID(ctx, a.env.User); err != nil {
 				return err
 			}
 		}
@@ -346,7 +348,7 @@ func (a *applyOptions) wanted(c *cobra.Command, args []string) (*environments.En
 }
 
 // approved plans, shows the plan and asks for confirmation. It changes nothing.
-func (a *applyOptions) approved(ctx context.Context, s *store.Store, want *environments.Environment, stored *plan.Plan) (apply.Draft, error) {
+func (a *applyOptions) approved(ctx context.Context, s *etcd.DB, want *environments.Environment, stored *plan.Plan) (apply.Draft, error) {
 	d, err := draftOf(ctx, a.options, s, want, a.override.options())
 	if err != nil {
 		return d, err
@@ -416,7 +418,7 @@ EXIT STATUS
 			if err != nil {
 				return err
 			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
 				if err := boot.complete(ctx, s, c, want, connection); err != nil {
 					return err
 				}
@@ -478,8 +480,8 @@ func (u *firstBootFlags) prepare(c *cobra.Command, ref model.Ref) (*boots.Connec
 
 // complete adds the settings that the environment's file does not have: of the flags, of the flags of earlier applies, and of the
 // operator's context.
-func (u *firstBootFlags) complete(ctx context.Context, s *store.Store, c *cobra.Command, e *environments.Environment, boot *boots.Connection) error {
-	stored, _, err := s.Environments.Spec(ctx, e.Ref())
+func (u *firstBootFlags) complete(ctx context.Context, s *etcd.DB, c *cobra.Command, e *environments.Environment, boot *boots.Connection) error {
+	stored, _, err := specs.In(s).Spec(ctx, e.Ref())
 	if err != nil {
 		return err
 	}
@@ -497,14 +499,14 @@ const noneGiven = "none"
 
 // checkBoots refuses a plan whose machines could never become nodes, or would verify no signatures without the
 // operator's confirmation. For a stored plan, the operator confirmed it when the plan was made.
-func (u *firstBootFlags) checkBoots(ctx context.Context, s *store.Store, p plan.Plan, stored bool) error {
+func (u *firstBootFlags) checkBoots(ctx context.Context, s *etcd.DB, p plan.Plan, stored bool) error {
 	if p.Driver == environments.DriverNone {
 		return nil
 	}
 	if err := u.checkJoins(ctx, s, p); err != nil || stored || u.unsigned {
 		return err
 	}
-	was, _, err := s.Environments.Spec(ctx, p.Fleet)
+	was, _, err := specs.In(s).Spec(ctx, p.Fleet)
 	if err != nil {
 		return err
 	}
@@ -516,13 +518,13 @@ func (u *firstBootFlags) checkBoots(ctx context.Context, s *store.Store, p plan.
 }
 
 // checkJoins refuses to create machines that could not reach etcd: they get a certificate only when they join.
-func (u *firstBootFlags) checkJoins(ctx context.Context, s *store.Store, p plan.Plan) error {
+func (u *firstBootFlags) checkJoins(ctx context.Context, s *etcd.DB, p plan.Plan) error {
 	i := slices.IndexFunc(p.Steps, func(step plan.Step) bool { return step.Creates && boots.NeedsJoin(p.Spec, step.Role) })
 	if i < 0 {
 		return nil
 	}
 	if u.connection.Cert == "" {
-		if auth, err := s.Access.AuthEnabled(ctx); err != nil || !auth {
+		if auth, err := access.In(s).AuthEnabled(ctx); err != nil || !auth {
 			return err
 		}
 	}
@@ -541,61 +543,4 @@ func (o *options) connectionOnly() (*boots.Connection, error) {
 		return boot, nil
 	}
 	return boot, boot.ReadCACert(config.CACert)
-}
-
-var _ machines.Fleet = (*fleetOf)(nil)
-
-// tokenMargin is the margin of a token's lifetime beyond the time that its machine may take.
-const tokenMargin = time.Hour
-
-// fleetOf is the fleet of an apply: the inventory in etcd, and the userdata of machines.
-type fleetOf struct {
-	*store.Applying
-	boot *boots.Connection
-	want *environments.Environment
-	now  func() time.Time
-}
-
-// newFleet returns the fleet for a provision.Applier. Its lifetime is that of the apply a. want is the environment to
-// apply. form is the provider's form of userdata, or "" without a provider. newFleet checks first that a machine of
-// every role could boot: nothing is changed and no token created by then.
-func (o *options) newFleet(a *store.Applying, want *environments.Environment, form userdata.Form, boot *boots.Connection) (*fleetOf, error) {
-	f := &fleetOf{Applying: a, boot: boot, want: want, now: o.env.Now}
-	if form == "" {
-		return f, nil
-	}
-	for _, r := range want.Roles {
-		if r.Cardinality == 0 {
-			continue
-		}
-		n := model.Node{Role: r.Name, Num: r.Cardinality, Stack: want.Stack} // the node with the longest name
-		p, err := boot.ForMachine(want, r, n.String(), n.Hostname(), f.now())
-		if err == nil {
-			_, err = userdata.Render(p, form)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("cannot make userdata of role %s: %w", r.Name, err)
-		}
-	}
-	return f, nil
-}
-
-// Userdata creates the userdata of a machine. A machine that joins gets a token, which is valid for the time that the
-// machine may take, and a margin.
-func (f *fleetOf) Userdata(o machines.Order, r environments.Role, form userdata.Form) ([]byte, machines.Token, error) {
-	var t store.Token
-	p, err := f.boot.ForMachine(f.want, r, o.Node, o.Name, f.now())
-	if err == nil && len(p.Servers) > 0 {
-		p.Token, t = store.NewToken(t)
-		t.Created = f.now().UTC().Truncate(time.Second)
-		t.Expires = t.Created.Add(f.want.TimeoutOf(r) + tokenMargin)
-	}
-	var text []byte
-	if err == nil {
-		text, err = userdata.Render(p, form)
-	}
-	if err != nil {
-		return nil, machines.Token{}, fmt.Errorf("cannot make userdata of %s: %w", o.Node, err)
-	}
-	return text, machines.Token{ID: t.ID, Hash: t.Hash, Created: t.Created, Expires: t.Expires}, nil
 }

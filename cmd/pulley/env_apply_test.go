@@ -9,17 +9,19 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
+	"pulley/internal/access"
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/machines"
 	"pulley/internal/machines/boots"
+	"pulley/internal/machines/records"
 	"pulley/internal/model"
-	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/userdata"
 )
 
 // applied starts an apply of an environment, with the flags of a command line.
-func applied(t *testing.T, file string, args ...string) (*store.Store, *fleetOf, *environments.Environment, error) {
+func applied(t *testing.T, file string, args ...string) (*etcd.DB, *records.Fleet, *environments.Environment, error) {
 	t.Helper()
 	e, err := environments.Parse("dev.yaml", []byte(file))
 	if err != nil {
@@ -34,12 +36,12 @@ func applied(t *testing.T, file string, args ...string) (*store.Store, *fleetOf,
 	if err := c.ParseFlags(append(args, "--endpoints", server.Endpoint)); err != nil {
 		t.Fatal(err)
 	}
-	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}})
+	s, err := etcd.Open(etcd.Config{Endpoints: []string{server.Endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	a, err := s.Machines.BeginApply(t.Context(), e.Ref(), "ann")
+	a, err := records.In(s).BeginApply(t.Context(), e.Ref(), "ann")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,18 +53,18 @@ func applied(t *testing.T, file string, args ...string) (*store.Store, *fleetOf,
 	if err != nil {
 		return s, nil, e, err
 	}
-	f, err := o.newFleet(a, e, userdata.Script, boot)
+	f, err := records.NewFleet(a, e, userdata.Script, boot, o.env.Now)
 	return s, f, e, err
 }
 
-// boots records the order for a node's machine, replacing the earlier one, and returns the machine's userdata.
-func (f *fleetOf) boots(t *testing.T, node string) (text, token string) {
+// boot records the order for a node's machine, replacing the earlier one, and returns the machine's userdata.
+func boot(t *testing.T, f *records.Fleet, e *environments.Environment, node string) (text, token string) {
 	t.Helper()
 	n, err := model.ParseNode(node)
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, _ := f.want.Role(n.Role)
+	r, _ := e.Role(n.Role)
 	b, k, err := f.Userdata(machines.Order{Node: node, Name: n.Hostname(), Role: n.Role}, r, userdata.Script)
 	if err != nil {
 		t.Fatal(err)
@@ -71,7 +73,7 @@ func (f *fleetOf) boots(t *testing.T, node string) (text, token string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	next := machines.Record{Node: node, Name: n.Hostname(), Phase: machines.Making, Token: k.ID, At: f.now().UTC().Truncate(time.Second), By: "ann"}
+	next := machines.Record{Node: node, Name: n.Hostname(), Phase: machines.Making, Token: k.ID, At: time.Now().UTC().Truncate(time.Second), By: "ann"}
 	was := (*machines.Record)(nil)
 	if r, ok := w.Records[node]; ok {
 		was, next.Tries = &r, r.Tries+1
@@ -86,16 +88,16 @@ func (f *fleetOf) boots(t *testing.T, node string) (text, token string) {
 // repeated order would leave one more valid token.
 func TestEachMachineGetsOwnToken(t *testing.T) {
 	const pin = "sha256:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
-	s, f, _, err := applied(t, "provider: local\nroles:\n  web: {cardinality: 2, replace: {timeout: 20m}}\n", "--servers", "https://pulley.example:8443", "--ca", pin)
+	s, f, e, err := applied(t, "provider: local\nroles:\n  web: {cardinality: 2, replace: {timeout: 20m}}\n", "--servers", "https://pulley.example:8443", "--ca", pin)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if all, _, err := s.Tokens.List(t.Context()); err != nil || len(all) > 0 {
+	if all, _, err := access.TokensIn(s).List(t.Context()); err != nil || len(all) > 0 {
 		t.Fatalf("before any machine is asked for there are tokens: %+v, %v", all, err)
 	}
-	_, first := f.boots(t, "web1")
-	text, second := f.boots(t, "web1")
-	_, other := f.boots(t, "web2")
+	_, first := boot(t, f, e, "web1")
+	text, second := boot(t, f, e, "web1")
+	_, other := boot(t, f, e, "web2")
 	if !strings.Contains(text, "plt_"+second+"_") || strings.Contains(text, boots.PlaceholderToken) {
 		t.Errorf("its userdata does not have token %s:\n%s", second, text)
 	}
@@ -103,7 +105,7 @@ func TestEachMachineGetsOwnToken(t *testing.T) {
 		node  string
 		ended bool
 	}{first: {"web1", true}, second: {"web1", false}, other: {"web2", false}} {
-		k, err := s.Tokens.Find(t.Context(), id)
+		k, err := access.TokensIn(s).Find(t.Context(), id)
 		if err != nil || k == nil {
 			t.Fatalf("token %s: %v", id, err)
 		}
@@ -115,7 +117,7 @@ func TestEachMachineGetsOwnToken(t *testing.T) {
 
 // The settings in the environment's file must reach the machine. A role's setting overrides its environment's.
 func TestMachineGetsSettingsOfFile(t *testing.T) {
-	s, f, _, err := applied(t, `provider: local
+	s, f, e, err := applied(t, `provider: local
 userdata: {schedule: "*/7 * * * *", proxy: "http://proxy.example:3128", pre: ["#!/bin/sh\necho of all\n"]}
 roles:
   web: {cardinality: 1}
@@ -128,7 +130,7 @@ roles:
 		"web1": {"*/7 * * * *", "http://proxy.example:3128", "openvox-agent", "echo of all", "web1"},
 		"db1":  {"*/9 * * * *", "http://proxy.example:3128", "openvox-agent", "echo of all", "echo of db", "db1"},
 	} {
-		text, token := f.boots(t, node)
+		text, token := boot(t, f, e, node)
 		for _, word := range want {
 			if !strings.Contains(text, word) {
 				t.Errorf("the userdata of %s does not say %q:\n%s", node, word, text)
@@ -137,11 +139,11 @@ roles:
 		if token != "" || strings.Contains(text, "plt_") {
 			t.Errorf("%s joins nowhere, and has token %q", node, token)
 		}
-		if !strings.Contains(text, f.boot.Endpoints[0]) {
-			t.Errorf("%s does not know the operator's etcd %s:\n%s", node, f.boot.Endpoints[0], text)
+		if !strings.Contains(text, s.Endpoints) {
+			t.Errorf("%s does not know the operator's etcd %s:\n%s", node, s.Endpoints, text)
 		}
 	}
-	if all, _, err := s.Tokens.List(t.Context()); err != nil || len(all) > 0 {
+	if all, _, err := access.TokensIn(s).List(t.Context()); err != nil || len(all) > 0 {
 		t.Errorf("tokens were made for who joins nowhere: %+v, %v", all, err)
 	}
 }
@@ -161,7 +163,7 @@ func TestUnbootableUserdataIsRefusedFirst(t *testing.T) {
 			if err == nil || !strings.Contains(err.Error(), c.want) {
 				t.Errorf("the error is: %v", err)
 			}
-			if all, _, err := s.Tokens.List(t.Context()); err != nil || len(all) > 0 {
+			if all, _, err := access.TokensIn(s).List(t.Context()); err != nil || len(all) > 0 {
 				t.Errorf("tokens were made: %+v, %v", all, err)
 			}
 		})

@@ -11,13 +11,16 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
+	"pulley/internal/access"
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/drivers"
 	"pulley/internal/machines/plan"
+	"pulley/internal/machines/records"
 	"pulley/internal/machines/render"
 	"pulley/internal/model"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // destroyOptions are the flags of destroy.
@@ -69,10 +72,10 @@ func (d *destroyOptions) run(c *cobra.Command, arg string) error {
 	if err := d.mayConfirm(); err != nil {
 		return err
 	}
-	return d.withStore(c, func(ctx context.Context, s *store.Store) error {
+	return d.withStore(c, func(ctx context.Context, s *etcd.DB) error {
 		want, err := d.stored(ctx, s, ref, provider)
 		if err == nil && !d.dryRun {
-			err = s.Access.MayRemove(ctx)
+			err = access.In(s).MayRemove(ctx)
 		}
 		if err != nil {
 			return err
@@ -104,8 +107,8 @@ func (d *destroyOptions) named(arg string) (model.Ref, *environments.Provider, e
 
 // stored returns the stored environment with the provider of its file. If an earlier destroy deleted it already, it is
 // empty.
-func (d *destroyOptions) stored(ctx context.Context, s *store.Store, ref model.Ref, provider *environments.Provider) (*environments.Environment, error) {
-	want, _, err := s.Environments.Spec(ctx, ref)
+func (d *destroyOptions) stored(ctx context.Context, s *etcd.DB, ref model.Ref, provider *environments.Provider) (*environments.Environment, error) {
+	want, _, err := specs.In(s).Spec(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -122,12 +125,12 @@ func (d *destroyOptions) stored(ctx context.Context, s *store.Store, ref model.R
 	if want != nil {
 		return want, drivers.UseFile(want, provider, environmentFile(ref))
 	}
-	parts, err := s.Machines.PartsOf(ctx, ref)
+	parts, err := records.In(s).PartsOf(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
-	if parts == (store.Destroyed{}) {
-		return nil, fmt.Errorf("cannot destroy %s: %w: etcd has nothing of it\n`pulley env list` lists the environments", ref, store.ErrNotFound)
+	if parts == (records.Destroyed{}) {
+		return nil, fmt.Errorf("cannot destroy %s: %w: etcd has nothing of it\n`pulley env list` lists the environments", ref, etcd.ErrNotFound)
 	}
 	want = &environments.Environment{Name: ref.Environment, Stack: ref.Stack}
 	if provider != nil {
@@ -138,9 +141,9 @@ func (d *destroyOptions) stored(ctx context.Context, s *store.Store, ref model.R
 
 // withoutFile returns a stored environment whose file is gone. Only the file names its provider for Pulley. Without
 // machine records there is nothing to delete there.
-func (d *destroyOptions) withoutFile(ctx context.Context, s *store.Store, want *environments.Environment) (*environments.Environment, error) {
+func (d *destroyOptions) withoutFile(ctx context.Context, s *etcd.DB, want *environments.Environment) (*environments.Environment, error) {
 	ref := want.Ref()
-	recorded, err := s.Machines.Recorded(ctx, ref)
+	recorded, err := records.In(s).Recorded(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +157,7 @@ func (d *destroyOptions) withoutFile(ctx context.Context, s *store.Store, want *
 }
 
 // approved shows the machines and keys to delete, and asks for confirmation.
-func (d *destroyOptions) approved(ctx context.Context, s *store.Store, want *environments.Environment) (apply.Draft, error) {
+func (d *destroyOptions) approved(ctx context.Context, s *etcd.DB, want *environments.Environment) (apply.Draft, error) {
 	opts := d.override.options()
 	opts.Destroy, opts.ForgetHosts = true, d.hosts
 	p, err := draftOf(ctx, d.options, s, want, opts)
@@ -191,8 +194,8 @@ func (d *destroyOptions) approved(ctx context.Context, s *store.Store, want *env
 }
 
 // preview prints what destroy would delete.
-func (d *destroyOptions) preview(ctx context.Context, s *store.Store, p plan.Plan) error {
-	parts, err := s.Machines.PartsOf(ctx, p.Fleet)
+func (d *destroyOptions) preview(ctx context.Context, s *etcd.DB, p plan.Plan) error {
+	parts, err := records.In(s).PartsOf(ctx, p.Fleet)
 	if err != nil {
 		return err
 	}
@@ -209,7 +212,7 @@ func (d *destroyOptions) destroy(t *apply.Session, approved apply.Draft) error {
 	if err != nil {
 		return err
 	}
-	deleted, err := t.Fleet.(*fleetOf).Destroy(t.Context, d.hosts)
+	deleted, err := t.Fleet.(*records.Fleet).Destroy(t.Context, d.hosts)
 	if err != nil {
 		return err
 	}

@@ -11,14 +11,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/environments"
+	"pulley/internal/access"
 	"pulley/internal/cli"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/boots"
 	"pulley/internal/machines/drivers"
+	"pulley/internal/machines/records"
 	"pulley/internal/machines/watch"
 	"pulley/internal/serve"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // watchFlags are the flags for machines that die.
@@ -83,10 +87,10 @@ EXIT STATUS
 			if err != nil {
 				return err
 			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				want, err := fleet.FindEnvironment(ctx, s.Environments, e.Ref())
+			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+				want, err := fleet.FindEnvironment(ctx, specs.In(s), e.Ref())
 				if err == nil {
-					err = errors.Join(drivers.UseFile(want, &e.Provider, environmentFile(e.Ref())), s.Access.MayRemove(ctx))
+					err = errors.Join(drivers.UseFile(want, &e.Provider, environmentFile(e.Ref())), access.In(s).MayRemove(ctx))
 				}
 				if err != nil {
 					return err
@@ -108,10 +112,10 @@ EXIT STATUS
 // watched is a watched environment, for a watch.Loop.
 type watched struct {
 	*options
-	store *store.Store
-	file  *environments.Environment // as read on this machine
-	boot  *boots.Connection
-	by    string
+	db   *etcd.DB
+	file *environments.Environment // as read on this machine
+	boot *boots.Connection
+	by   string
 }
 
 func newLoop(s watched, w watchFlags, log *slog.Logger) *watch.Loop {
@@ -123,14 +127,14 @@ func newLoop(s watched, w watchFlags, log *slog.Logger) *watch.Loop {
 
 // Source reads the stored environment. Its provider must be that of the file.
 func (s watched) Source(ctx context.Context) (apply.Source, error) {
-	want, err := fleet.FindEnvironment(ctx, s.store.Environments, s.file.Ref())
+	want, err := fleet.FindEnvironment(ctx, specs.In(s.db), s.file.Ref())
 	if err != nil {
 		return apply.Source{}, err
 	}
 	if want.Driver() == environments.DriverNone {
 		return apply.Source{}, fmt.Errorf("cannot watch %s: it has no provider\nadd `provider:` to its file, and apply that", s.file.Ref())
 	}
-	rewound, err := s.store.Targets.Rewound(ctx, s.file.Ref())
+	rewound, err := targets.In(s.db).Rewound(ctx, s.file.Ref())
 	if err == nil && rewound {
 		err = fmt.Errorf("cannot watch %s: etcd went back in time or was restored, and its machines are those of that time\ncompare `pulley status -e %[1]s` with what you expect, then run `pulley recover -e %[1]s`", s.file.Ref())
 	}
@@ -140,7 +144,7 @@ func (s watched) Source(ctx context.Context) (apply.Source, error) {
 	if err := drivers.UseFile(want, &s.file.Provider, environmentFile(s.file.Ref())); err != nil {
 		return apply.Source{}, err
 	}
-	return sourceOf(ctx, s.options, s.store, want)
+	return sourceOf(ctx, s.options, s.db, want)
 }
 
 // Begin takes the lock.
@@ -148,8 +152,8 @@ func (s watched) Begin(ctx context.Context, want *environments.Environment) (*ap
 	if err := drivers.UseFile(want, &s.file.Provider, environmentFile(s.file.Ref())); err != nil {
 		return nil, err
 	}
-	t, err := begin(ctx, s.options, s.store, want, s.boot, s.by)
-	if errors.As(err, new(*store.BusyError)) {
+	t, err := begin(ctx, s.options, s.db, want, s.boot, s.by)
+	if errors.As(err, new(*records.BusyError)) {
 		err = fmt.Errorf("%w: %w", watch.ErrBusy, err)
 	}
 	return t, err
@@ -180,7 +184,7 @@ func (s *serveOptions) watchMachines(ctx context.Context, v serve.Watching) {
 	o.env.Now = v.Now
 	for _, e := range s.watching {
 		boot := &boots.Connection{Prefix: s.connection.Prefix, Endpoints: v.Endpoints, Pins: v.Pins}
-		loops.Go(func() { newLoop(watched{&o, v.Store, e, boot, byServe}, *s.watchFlags(), s.config.Log).Run(ctx) })
+		loops.Go(func() { newLoop(watched{&o, v.DB, e, boot, byServe}, *s.watchFlags(), s.config.Log).Run(ctx) })
 	}
 	loops.Wait()
 }

@@ -16,11 +16,14 @@ import (
 	"golang.org/x/crypto/ssh"
 
 	"pulley/environments"
+	"pulley/internal/access"
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -29,7 +32,7 @@ const blueFile = "statement: 24h\nroles: {web: {cardinality: 4}}\n"
 
 // blueFleet stores a fleet with two nodes, a release and two versions of the agent. It returns a folder with a signing key, the
 // environment's file and a release to publish.
-func blueFleet(t *testing.T, s *store.Store) (dir string) {
+func blueFleet(t *testing.T, s *etcd.DB) (dir string) {
 	t.Helper()
 	ctx, dir := t.Context(), t.TempDir()
 	must := func(err error) {
@@ -51,25 +54,25 @@ func blueFleet(t *testing.T, s *store.Store) (dir string) {
 
 	e, err := environments.Parse("blue.yaml", []byte(blueFile))
 	must(err)
-	must(s.Environments.PutSpec(ctx, e, 0))
+	must(specs.In(s).PutSpec(ctx, e, 0))
 	for _, node := range []string{"web1", "web2"} {
-		must(s.Fleet.Register(ctx, "blue", model.Host{Node: node, Role: "web"}))
+		must(fleet.In(s).Register(ctx, "blue", model.Host{Node: node, Role: "web"}))
 	}
-	p, err := s.Releases.BeginPublish(ctx, "ann")
+	p, err := release.In(s).BeginPublish(ctx, "ann")
 	must(err)
 	for _, version := range []string{"1.5.0", "1.6.0"} {
 		packed, err := content.PackProgram([]byte("agent "+version), func(hash string, b []byte) error {
-			_, err := s.Releases.PutObject(ctx, hash, b)
+			_, err := release.In(s).PutObject(ctx, hash, b)
 			return err
 		})
 		must(err)
-		_, err = s.Releases.PutAgent(ctx, p, release.AgentRelease{
+		_, err = release.In(s).PutAgent(ctx, p, release.AgentRelease{
 			Version: version, Platforms: map[string]content.Program{"linux/amd64": packed}, Author: "ann", At: time.Now().UTC(),
 		}, nil)
 		must(err)
 	}
 	must(p.Close())
-	must(s.FirstBoots.Put(ctx, e.Ref(), store.FirstBoot{Machine: strings.Repeat("3", 32), Node: "web3", Role: "web", Step: "join"}, 0))
+	must(access.FirstBootsIn(s).Put(ctx, e.Ref(), access.FirstBoot{Machine: strings.Repeat("3", 32), Node: "web3", Role: "web", Step: "join"}, 0))
 	return dir
 }
 
@@ -77,7 +80,7 @@ func blueFleet(t *testing.T, s *store.Store) (dir string) {
 func TestChangesNameTheirEnvironment(t *testing.T) {
 	t.Parallel()
 	server, ctx := etcdtest.Start(t), t.Context()
-	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
+	s, err := etcd.Open(etcd.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,10 +10,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/facts"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // factLines limits the lines of a table of facts. JSON has all.
@@ -50,7 +50,7 @@ Text in facts comes from the machine: do not use it in a shell without quotes.`,
 			case f.group == "" && (len(sel.Roles)+len(sel.Nodes) > 0 || sel.Where != nil || c.Flags().Changed("limit")):
 				return cli.Usagef("--role, --node, --where and --limit are for --group PATH")
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				if f.group != "" {
 					return f.groups(ctx, s, ref, sel)
 				}
@@ -66,7 +66,7 @@ Text in facts comes from the machine: do not use it in a shell without quotes.`,
 	return cmd
 }
 
-func (f factsOptions) show(ctx context.Context, s *store.Store, ref model.Ref, args []string) error {
+func (f factsOptions) show(ctx context.Context, s *etcd.DB, ref model.Ref, args []string) error {
 	n, err := fleet.FactsOf(ctx, s, ref, args[0])
 	if err != nil {
 		return err
@@ -116,7 +116,7 @@ func (f factsOptions) lines(path string, raw json.RawMessage) {
 	}
 }
 
-func (f factsOptions) groups(ctx context.Context, s *store.Store, ref model.Ref, sel fleet.Selection) error {
+func (f factsOptions) groups(ctx context.Context, s *etcd.DB, ref model.Ref, sel fleet.Selection) error {
 	g, notes, err := fleet.GroupFacts(ctx, s, ref, sel, f.group, f.env.Now())
 	if err != nil {
 		return err

@@ -11,11 +11,14 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/machines"
+	"pulley/internal/machines/records"
 	"pulley/internal/machines/render"
 	"pulley/internal/model"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // historyOptions are the flags of both histories: newest first, with one selection and one limit.
@@ -36,7 +39,7 @@ func (h *historyOptions) add(cmd *cobra.Command) *cobra.Command {
 
 // filter returns which entries the flags select, by time and by scope. A node has the role of the environment, or of
 // its name.
-func (h *historyOptions) filter(ctx context.Context, s *store.Store, ref model.Ref, e *environments.Environment) (func(time.Time, store.Scope) bool, error) {
+func (h *historyOptions) filter(ctx context.Context, s *etcd.DB, ref model.Ref, e *environments.Environment) (func(time.Time, etcd.Scope) bool, error) {
 	sel, err := h.selected.value()
 	if err != nil {
 		return nil, err
@@ -56,8 +59,8 @@ func (h *historyOptions) filter(ctx context.Context, s *store.Store, ref model.R
 	if h.since > 0 {
 		from = h.env.Now().Add(-h.since)
 	}
-	return func(at time.Time, scope store.Scope) bool {
-		return !at.Before(from) && sel.Concerns(scope, store.FleetState{Spec: e}.RoleOf)
+	return func(at time.Time, scope etcd.Scope) bool {
+		return !at.Before(from) && sel.Concerns(scope, fleet.FleetState{Spec: e}.RoleOf)
 	}, nil
 }
 
@@ -82,8 +85,8 @@ or --node it lists the changes that concern them, and those of all nodes. ` + "`
 	})
 }
 
-func (h *historyOptions) changes(ctx context.Context, s *store.Store, ref model.Ref) error {
-	e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
+func (h *historyOptions) changes(ctx context.Context, s *etcd.DB, ref model.Ref) error {
+	e, err := fleet.FindEnvironment(ctx, specs.In(s), ref)
 	if err != nil {
 		return err
 	}
@@ -95,12 +98,12 @@ func (h *historyOptions) changes(ctx context.Context, s *store.Store, ref model.
 	if len(h.selected.roles)+len(h.selected.nodes) == 0 && h.selected.where == "" && h.selected.limit > 0 {
 		read = h.selected.limit + 1 // one more, to report that there are more
 	}
-	all, damaged, err := s.Targets.History(ctx, ref, read)
+	all, damaged, err := targets.In(s).History(ctx, ref, read)
 	if err != nil {
 		return err
 	}
 	h.warn(damaged)
-	all, left := limited(slices.DeleteFunc(all, func(c store.Change) bool { return !has(c.At, c.Scope()) }), h.selected.limit)
+	all, left := limited(slices.DeleteFunc(all, func(c targets.Change) bool { return !has(c.At, c.Scope()) }), h.selected.limit)
 	err = h.out.Print(h.env, all, func(t *cli.Table) error {
 		t.Row("EPOCH", "WHEN", "KIND", "SCOPE", "FROM", "TO", "BY", "DATA", "WHY")
 		t.Spare("BY")
@@ -113,11 +116,11 @@ func (h *historyOptions) changes(ctx context.Context, s *store.Store, ref model.
 			if r := c.Rollout; r != nil { // no target changed, but those of its nodes do
 				kind += " " + r.ID
 				switch {
-				case r.Agent != "" && c.Kind == store.Reverted:
+				case r.Agent != "" && c.Kind == targets.Reverted:
 					from, to = r.What(), ""
 				case r.Agent != "":
 					from, to = "", r.What()
-				case c.Kind == store.Reverted:
+				case c.Kind == targets.Reverted:
 					from = describeTarget(r.Target.Overlay(c.Before))
 				default:
 					to = describeTarget(r.Target.Overlay(c.After))
@@ -145,15 +148,15 @@ the newest 1,000 entries. ` + "`pulley history`" + ` lists the changes of target
 	})
 }
 
-func (h *historyOptions) acts(ctx context.Context, s *store.Store, ref model.Ref) error {
-	all, damaged, err := s.Machines.Acts(ctx, ref, time.Time{})
+func (h *historyOptions) acts(ctx context.Context, s *etcd.DB, ref model.Ref) error {
+	all, damaged, err := records.In(s).Acts(ctx, ref, time.Time{})
 	if err != nil {
 		return err
 	}
 	h.warn(damaged)
-	e, _, err := s.Environments.Spec(ctx, ref)
+	e, _, err := specs.In(s).Spec(ctx, ref)
 	if err == nil && len(all)+len(damaged) == 0 { // the machines of a removed environment stay listed
-		e, err = fleet.FindEnvironment(ctx, s.Environments, ref)
+		e, err = fleet.FindEnvironment(ctx, specs.In(s), ref)
 	}
 	if err != nil {
 		return err
@@ -163,7 +166,7 @@ func (h *historyOptions) acts(ctx context.Context, s *store.Store, ref model.Ref
 		return err
 	}
 	slices.Reverse(all)
-	all, left := limited(slices.DeleteFunc(all, func(a machines.Act) bool { return !has(a.At, store.Scope{Node: a.Node}) }), h.selected.limit)
+	all, left := limited(slices.DeleteFunc(all, func(a machines.Act) bool { return !has(a.At, etcd.Scope{Node: a.Node}) }), h.selected.limit)
 	err = h.out.Print(h.env, all, func(t *cli.Table) error {
 		t.Row("WHEN", "NODE", "DID", "BY", "WHY")
 		for _, a := range all {

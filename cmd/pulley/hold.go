@@ -11,10 +11,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // maxHold is the longest hold with an end.
@@ -48,7 +49,7 @@ EXIT STATUS
 			if wait < time.Second {
 				return cli.Usagef("cannot wait for %s: give a duration of at least 1s, as in --wait 30m", wait)
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				sc, err := o.scope.find(ctx, s, ref)
 				if err != nil {
 					return err
@@ -62,7 +63,7 @@ EXIT STATUS
 					h.Until = h.Since.Add(lasts)
 					ends = "until " + h.Until.Format(time.RFC3339)
 				}
-				replaced, err := promotion.Hold(ctx, s.Fleet, ref, sc, h, lasts, replace)
+				replaced, err := promotion.Hold(ctx, fleet.In(s), ref, sc, h, lasts, replace)
 				if err != nil {
 					return err
 				}
@@ -90,9 +91,9 @@ EXIT STATUS
 }
 
 // drain waits until the runs have ended that were in progress when a hold was set.
-func (o *options) drain(ctx context.Context, s *store.Store, ref model.Ref, sc store.Scope, limit time.Duration) error {
+func (o *options) drain(ctx context.Context, s *etcd.DB, ref model.Ref, sc etcd.Scope, limit time.Duration) error {
 	line := o.newWaitLine()
-	d, err := fleet.Drain(ctx, s.Fleet, ref, sc, limit, o.env.Now, func(d fleet.Drained) { line.show(d.Sentence()) })
+	d, err := fleet.Drain(ctx, fleet.In(s), ref, sc, limit, o.env.Now, func(d fleet.Drained) { line.show(d.Sentence()) })
 	line.done()
 	switch {
 	case ctx.Err() != nil:
@@ -115,10 +116,10 @@ func newUnhold(o *options) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				// Not checked against the environment: a hold of a removed role must stay removable.
-				err := s.Fleet.Unhold(ctx, ref, sc)
-				if errors.Is(err, store.ErrNotFound) {
+				err := fleet.In(s).Unhold(ctx, ref, sc)
+				if errors.Is(err, etcd.ErrNotFound) {
 					err = fmt.Errorf("%w\n`pulley holds -e %s` lists the holds", err, ref)
 				}
 				if err != nil {
@@ -145,11 +146,11 @@ func newHolds(o *options) *cobra.Command {
 	return cmd
 }
 
-func (o *options) holds(ctx context.Context, s *store.Store, ref model.Ref) error {
-	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
+func (o *options) holds(ctx context.Context, s *etcd.DB, ref model.Ref) error {
+	if _, err := fleet.FindEnvironment(ctx, specs.In(s), ref); err != nil {
 		return err
 	}
-	holds, damaged, err := s.Fleet.Holds(ctx, ref)
+	holds, damaged, err := fleet.In(s).Holds(ctx, ref)
 	if err != nil {
 		return err
 	}

@@ -8,10 +8,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/rollouts"
-	"pulley/internal/store"
 )
 
 func newJob(o *options) *cobra.Command {
@@ -45,7 +45,7 @@ EXIT STATUS
 			if err != nil {
 				return err
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				p, err := rollouts.PlanJob(ctx, s, ref, selection, order.JobOrder, o.env.Now())
 				if err != nil {
 					return err
@@ -76,7 +76,7 @@ named. It shows the groups, asks, and shows the job, as run does.`,
 			if err != nil {
 				return err
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				p, again, err := rollouts.RestOfJob(ctx, s, ref, first(args), selection, order.SkipOutside, o.env.Now())
 				if err != nil {
 					return err
@@ -100,7 +100,7 @@ func (o *options) addJobRun(cmd *cobra.Command) *cobra.Command {
 }
 
 // runJob shows a job, asks, starts it and follows it.
-func (o *options) runJob(ctx context.Context, s *store.Store, ref model.Ref, p rollouts.JobPlan, order rollouts.JobOrder) error {
+func (o *options) runJob(ctx context.Context, s *etcd.DB, ref model.Ref, p rollouts.JobPlan, order rollouts.JobOrder) error {
 	planned := o.changing()
 	planned.DryRun = true
 	r, err := rollouts.StartJob(ctx, s, ref, p, order, planned)
@@ -129,7 +129,7 @@ func newJobList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list -e ENVIRONMENT", Short: "List the jobs of an environment, newest first", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				all, damaged, err := rollouts.Rollouts(ctx, s, ref, rollout.Run)
 				if err != nil {
 					return err
@@ -157,7 +157,7 @@ func newJobShow(o *options) *cobra.Command {
 		Long: "show prints the job in progress, or else the newest one. With an argument, it prints that one.",
 		Args: arguments(0, 1, "takes at most one job"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				r, err := rollouts.LookAtRollout(ctx, s, ref, rollout.Run, first(args), o.env.Now())
 				if err != nil {
 					return err
@@ -181,7 +181,7 @@ EXIT STATUS
   0 the job completed, or watch was interrupted; 1 failed, 2 wrong usage, 3 etcd unreachable; 4 the job ended without completing`,
 		Args: arguments(0, 1, "takes at most one job"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				return o.watchRollout(ctx, s, ref, rollout.Run, first(args))
 			})
 		},
@@ -196,7 +196,7 @@ func newJobAbort(o *options) *cobra.Command {
 		Long: "abort ends the job in progress. Nodes that run end their runs; the others do not run, and no node waits any longer.",
 		Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				r, err := rollouts.AbortJob(ctx, s, ref, o.changing())
 				if err != nil {
 					return err

@@ -12,10 +12,10 @@ import (
 	"pulley/environments/applications"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/rollouts"
-	"pulley/internal/store"
 )
 
 // jobSelect are the flags that select the nodes of a job.
@@ -101,7 +101,7 @@ from nodes that are not selected, the nodes that could not run now, and how long
 			if err != nil {
 				return err
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				p, err := rollouts.PlanJob(ctx, s, ref, selection, order.JobOrder, o.env.Now())
 				if err != nil {
 					return err

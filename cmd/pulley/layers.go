@@ -9,8 +9,8 @@ import (
 
 	"pulley/internal/cli"
 	"pulley/internal/data"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 func newDataLayers(o *options) *cobra.Command {
@@ -28,7 +28,7 @@ EXIT STATUS
 			if node == "" {
 				return cli.Usagef("cannot show layers without a node: give --node NODE")
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				of, err := data.LayersOf(ctx, s, ref, node)
 				if err != nil {
 					return err

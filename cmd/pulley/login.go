@@ -10,14 +10,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/internal/access"
 	"pulley/internal/access/contexts"
-	"pulley/internal/access/login"
 	"pulley/internal/cli"
 	"pulley/internal/join"
+	"pulley/internal/join/login"
 	"pulley/internal/machines/boots"
 	"pulley/internal/pki"
 	"pulley/internal/shellquote"
-	"pulley/internal/store"
 )
 
 // loginFlags are the servers and the operator's token.
@@ -141,7 +141,7 @@ func (o loginCommand) login(ctx context.Context, f loginFlags, args []string) er
 
 // previewLogin reaches a server without the token. Only the answer to the token names the operator.
 func (o loginCommand) previewLogin(ctx context.Context, f loginFlags, w *contextWriter, file string) error {
-	id, _, err := store.ParseToken(f.token)
+	id, _, err := access.ParseToken(f.token)
 	if err != nil {
 		return cli.Usagef("%v", err)
 	}

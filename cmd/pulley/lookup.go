@@ -11,9 +11,9 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/lookup"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 func newDataLookup(o *options) *cobra.Command {
@@ -48,7 +48,7 @@ EXIT STATUS
 			case q.Merge != "" && !lookup.Merges(q.Merge):
 				return cli.Usagef("--merge is first, unique, hash or deep")
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				a, err := lookup.Run(ctx, s, ref, q)
 				if err != nil {
 					return err

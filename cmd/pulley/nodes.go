@@ -11,11 +11,15 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/internal/access"
 	"pulley/internal/cli"
+	"pulley/internal/desired/control"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
-	"pulley/internal/fleet/nodes"
+	"pulley/internal/machines/nodes"
+	"pulley/internal/machines/records"
 	"pulley/internal/model"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 type nodesOptions struct {
@@ -41,7 +45,7 @@ are not registered or have a note first.`,
 			if !c.Flags().Changed("limit") && n.env.Terminal && n.out.ForPeople() {
 				n.selected.limit = rowsOnTerminal
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error { return n.list(ctx, s, ref, sel) })
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error { return n.list(ctx, s, ref, sel) })
 		},
 	}
 	o.fleet.AddFlag(cmd.PersistentFlags())
@@ -53,7 +57,7 @@ are not registered or have a note first.`,
 	return cmd
 }
 
-func (n nodesOptions) list(ctx context.Context, s *store.Store, ref model.Ref, sel fleet.Selection) error {
+func (n nodesOptions) list(ctx context.Context, s *etcd.DB, ref model.Ref, sel fleet.Selection) error {
 	r, err := fleet.ReadHosts(ctx, s, ref, sel, n.env.Now())
 	if err != nil {
 		return err
@@ -87,8 +91,8 @@ func newNodesAdd(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "add NODE -e ENVIRONMENT", Short: "Add a node to the host list by hand, as its bootstrap would", Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
+				e, err := fleet.FindEnvironment(ctx, specs.In(s), ref)
 				if err != nil {
 					return err
 				}
@@ -96,19 +100,19 @@ func newNodesAdd(o *options) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				joined, err := nodes.MayAdd(ctx, s.Identities, ref, h.Node)
+				joined, err := nodes.MayAdd(ctx, access.IdentitiesIn(s), ref, h.Node)
 				if err != nil {
 					return err
 				}
 				h.At, h.By = o.env.Now().UTC(), o.env.User
-				if err := s.Fleet.Register(ctx, ref.String(), h); err != nil {
+				if err := fleet.In(s).Register(ctx, ref.String(), h); err != nil {
 					return err
 				}
 				fmt.Fprintf(o.env.Stdout, "added %s to the host list of %s, role %s\n", h.Node, ref, h.Role)
 				if joined || o.dryRun {
 					return nil
 				}
-				secured, err := s.Access.AuthEnabled(ctx)
+				secured, err := access.In(s).AuthEnabled(ctx)
 				if secured {
 					fmt.Fprintf(o.env.Stderr, "%s: note: etcd refuses it until it joins: `pulley userdata %s -e %s --new-token` for a new machine, `pulley token create --node %[2]s -e %[3]s` for one that runs\n", program, h.Node, ref)
 				}
@@ -145,8 +149,8 @@ it afterwards: ` + "`pulley token create --node NODE`" + `.`,
 			if err := o.sign.check(o.env); err != nil {
 				return err
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-				return o.removeNode(ctx, s, ref, args[0], store.Removal{At: o.env.Now().UTC(), By: o.env.User, Why: model.Prose(o.message), Rotate: true}, forget)
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
+				return o.removeNode(ctx, s, ref, args[0], access.Removal{At: o.env.Now().UTC(), By: o.env.User, Why: model.Prose(o.message), Rotate: true}, forget)
 			})
 		},
 	}
@@ -159,8 +163,8 @@ it afterwards: ` + "`pulley token create --node NODE`" + `.`,
 	return cmd
 }
 
-func (o *options) removeNode(ctx context.Context, s *store.Store, ref model.Ref, node string, removal store.Removal, forget bool) error {
-	identity, _, err := s.Identities.Get(ctx, ref, node)
+func (o *options) removeNode(ctx context.Context, s *etcd.DB, ref model.Ref, node string, removal access.Removal, forget bool) error {
+	identity, _, err := access.IdentitiesIn(s).Get(ctx, ref, node)
 	if err != nil {
 		return err
 	}
@@ -169,7 +173,7 @@ func (o *options) removeNode(ctx context.Context, s *store.Store, ref model.Ref,
 	}
 	rest := "its status and runs are kept"
 	if forget {
-		f, err := s.Joins.ForgetNode(ctx, ref, node, removal, store.LeftRecord)
+		f, err := access.JoinsIn(s).ForgetNode(ctx, ref, node, removal, records.Left)
 		if err != nil {
 			return err
 		}
@@ -177,8 +181,8 @@ func (o *options) removeNode(ctx context.Context, s *store.Store, ref model.Ref,
 		if f.Room {
 			rest += fmt.Sprintf("; etcd was full and has %s more room now", cli.Bytes(f.Bytes))
 		}
-	} else if err := s.Joins.RemoveNode(ctx, ref, node, removal, store.LeftRecord); err != nil {
-		if errors.Is(err, store.ErrFull) {
+	} else if err := access.JoinsIn(s).RemoveNode(ctx, ref, node, removal, records.Left); err != nil {
+		if errors.Is(err, etcd.ErrFull) {
 			err = fmt.Errorf("%w\nits certificate is rejected already; run `pulley nodes remove %s -e %s --forget` to make room and finish", err, node, ref)
 		}
 		return err
@@ -187,12 +191,12 @@ func (o *options) removeNode(ctx context.Context, s *store.Store, ref model.Ref,
 		rest = "its certificate is rejected; " + rest
 	}
 	fmt.Fprintf(o.env.Stdout, "removed %s from the host list of %s; %s\n", node, ref, rest)
-	if c, err := s.Joins.Cleanup(ctx, ref, node); err == nil && c.Unread() {
+	if c, err := access.JoinsIn(s).Cleanup(ctx, ref, node); err == nil && c.Unread() {
 		fmt.Fprintf(o.env.Stdout, "the environment %s cannot be read: pulley serve removes %s from its Puppet servers when it can; `pulley doctor` lists it\n", ref, c.Certname)
 	} else if err == nil && c != nil {
 		fmt.Fprintf(o.env.Stdout, "pulley serve removes %s from %s; `pulley doctor` lists what is left\n", c.Certname, cli.Count(len(c.Steps), "Puppet server"))
 	}
-	r, err := s.Machines.Record(ctx, ref, node)
+	r, err := records.In(s).Record(ctx, ref, node)
 	if err == nil && r != nil {
 		fmt.Fprintf(o.env.Stdout, "its machine %s still exists: run `pulley env plan` to see the plan for it\n", cli.Clean(r.Name))
 	}
@@ -200,7 +204,7 @@ func (o *options) removeNode(ctx context.Context, s *store.Store, ref model.Ref,
 }
 
 // removalOf asks for the removal of a node, with its effects.
-func removalOf(ref model.Ref, node string, identity *store.Identity, forget bool) string {
+func removalOf(ref model.Ref, node string, identity *access.Identity, forget bool) string {
 	effects := "its entry in the host list, its holds and its own target are deleted"
 	if identity.Live() {
 		effects = "its certificate is rejected, and " + effects
@@ -247,7 +251,7 @@ EXIT STATUS
 				return err
 			}
 			wait := o.wait.limit
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				node, r := args[0], nodes.NewRun(o.env.User, o.message, o.env.Now())
 				r.Do = many.kind()
 				if cancelRetirement {
@@ -270,7 +274,7 @@ EXIT STATUS
 					fmt.Fprintf(o.env.Stdout, "requested a run of %s in %s at its next tick\n", node, ref)
 					return nil
 				}
-				outcome, err := nodes.AwaitAnswer(ctx, s.Node, ref, node, r, wait)
+				outcome, err := nodes.AwaitAnswer(ctx, control.In(s), ref, node, r, wait)
 				if err == nil {
 					cli.Cleanf(o.env.Stdout, "%s in %s ran: %s\n", node, ref, many.outcome(outcome))
 				}
@@ -302,13 +306,13 @@ unlock asks for confirmation. In scripts, use --yes.`,
 			if err := o.mayConfirm(); err != nil {
 				return err
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				question := fmt.Sprintf("Another machine can join %s as %s with a token for this node.\nUnlock it?", ref, cli.Clean(args[0]))
 				if err := o.confirm(ctx, question); err != nil {
 					return err
 				}
-				freed, err := s.Joins.Unlock(ctx, ref, args[0], store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: model.Prose(o.message)})
-				if errors.Is(err, store.ErrNotFound) {
+				freed, err := access.JoinsIn(s).Unlock(ctx, ref, args[0], access.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: model.Prose(o.message)})
+				if errors.Is(err, etcd.ErrNotFound) {
 					return fmt.Errorf("%w: no machine is in its first boot as %s\nrun `pulley nodes -e %s` to list the first boots", err, quoted(args[0]), ref)
 				}
 				for _, b := range freed {
@@ -355,16 +359,16 @@ func newNodesResume(o *options) *cobra.Command {
 
 // pauseProvisioning pauses the provisioning of an environment, or resumes it.
 func (o *options) pauseProvisioning(c *cobra.Command, pause bool) error {
-	return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
-		if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
+	return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
+		if _, err := fleet.FindEnvironment(ctx, specs.In(s), ref); err != nil {
 			return err
 		}
 		now := o.env.Now()
-		var by *store.Revoked
+		var by *access.Revoked
 		if pause {
-			by = &store.Revoked{At: now.UTC().Truncate(time.Second), By: o.env.User, Why: model.Prose(o.message)}
+			by = &access.Revoked{At: now.UTC().Truncate(time.Second), By: o.env.User, Why: model.Prose(o.message)}
 		}
-		was, err := s.FirstBoots.Pause(ctx, ref, by)
+		was, err := access.FirstBootsIn(s).Pause(ctx, ref, by)
 		if err != nil {
 			return err
 		}

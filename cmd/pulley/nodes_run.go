@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
-	"pulley/internal/fleet/nodes"
+	"pulley/internal/etcd"
+	"pulley/internal/machines/nodes"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // manyRuns are the flags of `nodes run` for many nodes, and those of one that change its request.
@@ -83,7 +83,7 @@ func (o *options) runMany(c *cobra.Command, m manyRuns) error {
 	if err := o.mayConfirm(); err != nil {
 		return err
 	}
-	return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+	return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 		names, notes, err := nodes.Select(ctx, s, ref, sel, o.env.Now())
 		o.warn(notes)
 		if err != nil {

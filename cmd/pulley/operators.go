@@ -9,9 +9,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/internal/access"
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 func newOperators(o *options) *cobra.Command {
@@ -32,17 +33,17 @@ func newOperatorsList(o *options) *cobra.Command {
 
 // listedOperator is one operator in the JSON output, without secrets.
 type listedOperator struct {
-	Name    string             `json:"name"`
-	As      store.OperatorRole `json:"as"`
-	User    string             `json:"user,omitempty"`
-	Joined  time.Time          `json:"joined,omitzero"`
-	Until   time.Time          `json:"until,omitzero"`
-	By      string             `json:"by,omitempty"`
-	Revoked *store.Revoked     `json:"revoked,omitempty"`
+	Name    string              `json:"name"`
+	As      access.OperatorRole `json:"as"`
+	User    string              `json:"user,omitempty"`
+	Joined  time.Time           `json:"joined,omitzero"`
+	Until   time.Time           `json:"until,omitzero"`
+	By      string              `json:"by,omitempty"`
+	Revoked *access.Revoked     `json:"revoked,omitempty"`
 }
 
-func (o *options) operators(ctx context.Context, s *store.Store) error {
-	all, damaged, err := s.Identities.Operators(ctx)
+func (o *options) operators(ctx context.Context, s *etcd.DB) error {
+	all, damaged, err := access.IdentitiesIn(s).Operators(ctx)
 	if err != nil {
 		return err
 	}
@@ -84,12 +85,12 @@ in scripts, use --yes.`,
 			if err := o.mayConfirm(); err != nil {
 				return err
 			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
 				question := fmt.Sprintf("etcd will refuse the certificate of operator %s.\nRevoke it?", cli.Clean(args[0]))
 				if err := o.confirm(ctx, question); err != nil {
 					return err
 				}
-				err := s.Identities.RevokeOperator(ctx, args[0], store.Revoked{At: o.env.Now().UTC(), By: o.env.User, Why: model.Prose(o.message)})
+				err := access.IdentitiesIn(s).RevokeOperator(ctx, args[0], access.Revoked{At: o.env.Now().UTC(), By: o.env.User, Why: model.Prose(o.message)})
 				if err != nil {
 					return err
 				}

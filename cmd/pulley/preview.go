@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/rollouts/preview"
-	"pulley/internal/store"
 )
 
 // previewLimit is the number of resources on a page, if the user gives none.
@@ -58,7 +58,7 @@ EXIT STATUS
 			case q.Wait < time.Second:
 				return cli.Usagef("cannot wait for %s: give a duration of at least 1s, as in --wait 10m", q.Wait)
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				q.By = o.env.User // of the connection
 				return o.preview(ctx, s, ref, q, selected.limit)
 			})
@@ -75,7 +75,7 @@ EXIT STATUS
 }
 
 // look runs a preview, and shows which nodes answered.
-func (o *options) look(ctx context.Context, s *store.Store, ref model.Ref, q preview.Query) (preview.Page, error) {
+func (o *options) look(ctx context.Context, s *etcd.DB, ref model.Ref, q preview.Query) (preview.Page, error) {
 	progress := cli.NewProgress(o.env)
 	defer progress.Done()
 	page, notes, err := preview.Run(ctx, s, ref, q, o.env.Now, func(p preview.Progress) {
@@ -95,7 +95,7 @@ func (o *options) look(ctx context.Context, s *store.Store, ref model.Ref, q pre
 }
 
 // lookFirst runs the preview that the policy of rollouts demands, and prints its page.
-func (o *options) lookFirst(ctx context.Context, s *store.Store, ref model.Ref, q preview.Query) (preview.Page, time.Time, error) {
+func (o *options) lookFirst(ctx context.Context, s *etcd.DB, ref model.Ref, q preview.Query) (preview.Page, time.Time, error) {
 	q.Wait = cmp.Or(o.previewWait, preview.DefaultWait)
 	page, err := o.look(ctx, s, ref, q)
 	to := o.env.Stdout
@@ -109,7 +109,7 @@ func (o *options) lookFirst(ctx context.Context, s *store.Store, ref model.Ref, 
 	return page, o.env.Now(), err
 }
 
-func (o *options) preview(ctx context.Context, s *store.Store, ref model.Ref, q preview.Query, limit int) error {
+func (o *options) preview(ctx context.Context, s *etcd.DB, ref model.Ref, q preview.Query, limit int) error {
 	page, err := o.look(ctx, s, ref, q)
 	if err != nil {
 		return err

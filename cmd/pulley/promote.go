@@ -8,10 +8,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
 	"pulley/internal/rollouts"
-	"pulley/internal/store"
 )
 
 func newPromote(o *options) *cobra.Command {
@@ -48,10 +49,10 @@ EXIT STATUS
 			version := ""
 			if !inherit {
 				version = args[0]
-			} else if sc == (store.Scope{}) {
+			} else if sc == (etcd.Scope{}) {
 				return cli.Usagef("--inherit needs --role or --node: an environment has nothing to inherit from")
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				done, err := promotion.Promote(ctx, s, ref, sc, version, o.changing())
 				if err != nil {
 					return err
@@ -88,7 +89,7 @@ func (o *options) addForeign(c *cobra.Command) {
 // changing returns the author of a change.
 func (o *options) changing() promotion.Author {
 	return promotion.Author{
-		Author: store.Author{By: o.env.User, Why: o.message, At: o.env.Now(), Aborts: o.aborts}, Key: o.sign.key(o.env), Unsigned: o.sign.unsigned, Foreign: o.foreign, Rollout: o.rollout, DryRun: o.dryRun,
+		Author: targets.Author{By: o.env.User, Why: o.message, At: o.env.Now(), Aborts: o.aborts}, Key: o.sign.key(o.env), Unsigned: o.sign.unsigned, Foreign: o.foreign, Rollout: o.rollout, DryRun: o.dryRun,
 	}
 }
 
@@ -124,7 +125,7 @@ func (o *options) announceTrust(ref model.Ref, t promotion.Targets) {
 }
 
 // announcePermit shows a permit that begins above the target before the change: a signer must see what the history made of it.
-func announcePermit(env cli.Env, c store.Change) {
+func announcePermit(env cli.Env, c targets.Change) {
 	var above []string
 	before := c.Before
 	if c.Rollout != nil {

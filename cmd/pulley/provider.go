@@ -15,12 +15,13 @@ import (
 	"pulley/environments"
 	"pulley/internal/child"
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
+	"pulley/internal/etcd/cluster"
 	"pulley/internal/machines"
 	"pulley/internal/machines/drivers"
 	"pulley/internal/machines/drivers/command"
 	"pulley/internal/machines/drivers/conform"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 func newProvider(o *options) *cobra.Command {
@@ -66,8 +67,8 @@ func (o *options) ownerOf(c *cobra.Command, e *environments.Environment) (owner 
 	if e.Provider.Owner != "" {
 		return e.Provider.Owner, nil
 	}
-	err = o.withStore(c, func(ctx context.Context, s *store.Store) (err error) {
-		owner, err = s.Cluster.Installation(ctx)
+	err = o.withStore(c, func(ctx context.Context, s *etcd.DB) (err error) {
+		owner, err = cluster.In(s).Installation(ctx)
 		return err
 	})
 	return owner, err

@@ -13,13 +13,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/promotion"
 	"pulley/internal/publish"
 	"pulley/internal/publish/source"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/release/trust"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 type publishOptions struct {
@@ -73,7 +74,7 @@ EXIT STATUS
 			if p.dryRun && p.version == "" {
 				return p.show(c.Context(), nil, dir)
 			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error { return p.publish(ctx, s, dir) })
+			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error { return p.publish(ctx, s, dir) })
 		},
 	}
 	cmd.Flags().StringVar(&p.version, "version", "", "version of the release, like 1.4.0, or 1.4.0+shop for a repository with a name")
@@ -186,7 +187,7 @@ func (p publishOptions) read(ctx context.Context, dir string, r publish.Reporter
 	return folder, err
 }
 
-func (p publishOptions) publish(ctx context.Context, s *store.Store, dir string) (err error) {
+func (p publishOptions) publish(ctx context.Context, s *etcd.DB, dir string) (err error) {
 	r, progress := p.reporter()
 	defer progress.Done()
 	defer func() {
@@ -195,7 +196,7 @@ func (p publishOptions) publish(ctx context.Context, s *store.Store, dir string)
 		}
 	}()
 	if p.sign.key(p.env) == nil && !p.sign.unsigned {
-		if err := promotion.CheckUnsigned(ctx, s.Environments, p.version); err != nil {
+		if err := promotion.CheckUnsigned(ctx, specs.In(s), p.version); err != nil {
 			return err
 		}
 	}
@@ -207,7 +208,7 @@ func (p publishOptions) publish(ctx context.Context, s *store.Store, dir string)
 		return err
 	}
 	defer func() { err = errors.Join(err, folder.Close()) }()
-	done, err := publish.Release(ctx, s.Releases, folder, publish.Wish{
+	done, err := publish.Release(ctx, release.In(s), folder, publish.Wish{
 		Version: p.version, Message: p.message, By: p.env.User, At: p.env.Now(), Key: p.sign.key(p.env), Cache: objectCache(),
 	}, r)
 	if err != nil {
@@ -264,7 +265,7 @@ func objectCache() string {
 }
 
 // show implements --dry-run. Without a version it needs no etcd, and s is nil.
-func (p publishOptions) show(ctx context.Context, s *store.Store, dir string) (err error) {
+func (p publishOptions) show(ctx context.Context, s *etcd.DB, dir string) (err error) {
 	r, progress := p.reporter()
 	defer progress.Done()
 	from, err := p.read(ctx, dir, r, progress)
@@ -278,7 +279,7 @@ func (p publishOptions) show(ctx context.Context, s *store.Store, dir string) (e
 	}
 	there := false
 	if s != nil {
-		if there, err = from.Published(ctx, s.Releases, p.version); err != nil {
+		if there, err = from.Published(ctx, release.In(s), p.version); err != nil {
 			return err
 		}
 	}

@@ -8,9 +8,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
-	"pulley/internal/store"
 )
 
 // maxRecovery limits the validity of a recovery: its permit lowers nodes from any height.
@@ -38,7 +39,7 @@ EXIT STATUS
 			if err := o.sign.check(o.env); err != nil {
 				return err
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				until := o.env.Now().Add(valid)
 				done, err := promotion.Recover(ctx, s, ref, until, o.dryRun, o.changing())
 				for _, r := range done.Scopes {
@@ -72,7 +73,7 @@ EXIT STATUS
 }
 
 // announceHead prints the recovery of the number after which the next data has its number; nil: there was none.
-func (o *options) announceHead(ref model.Ref, h *store.DataHead) {
+func (o *options) announceHead(ref model.Ref, h *targets.DataHead) {
 	if h == nil {
 		return
 	}

@@ -13,12 +13,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
 	"pulley/internal/publish"
 	"pulley/internal/release"
 	"pulley/internal/release/trust"
-	"pulley/internal/store"
 )
 
 // releasesCommand shows releases.
@@ -38,8 +38,8 @@ func newReleases(o *options) *cobra.Command {
 	return cmd
 }
 
-func (o releasesCommand) releases(ctx context.Context, s *store.Store) error {
-	published, err := s.Releases.List(ctx)
+func (o releasesCommand) releases(ctx context.Context, s *etcd.DB) error {
+	published, err := release.In(s).List(ctx)
 	var unreadable *release.UnreadableReleases
 	if errors.As(err, &unreadable) {
 		for _, err := range unreadable.Errors {
@@ -50,7 +50,7 @@ func (o releasesCommand) releases(ctx context.Context, s *store.Store) error {
 	if err != nil {
 		return err
 	}
-	withdrawn, err := s.Releases.Withdrawals(ctx)
+	withdrawn, err := release.In(s).Withdrawals(ctx)
 	if err != nil {
 		return err
 	}
@@ -113,9 +113,9 @@ withdraw asks for confirmation. In scripts, use --yes.`,
 					return err
 				}
 			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
 				if undo {
-					err := s.Releases.Reinstate(ctx, args[0])
+					err := release.In(s).Reinstate(ctx, args[0])
 					if err == nil {
 						fmt.Fprintf(o.env.Stdout, "%s can be promoted again\n", cli.Clean(args[0]))
 					}
@@ -124,7 +124,7 @@ withdraw asks for confirmation. In scripts, use --yes.`,
 				if err := o.confirm(ctx, fmt.Sprintf("No promotion will pick %s.\nWithdraw it?", cli.Clean(args[0]))); err != nil {
 					return err
 				}
-				err := s.Releases.Withdraw(ctx, args[0], release.Withdrawal{By: o.env.User, Why: model.Prose(o.message), At: o.env.Now().UTC().Truncate(time.Second)})
+				err := release.In(s).Withdraw(ctx, args[0], release.Withdrawal{By: o.env.User, Why: model.Prose(o.message), At: o.env.Now().UTC().Truncate(time.Second)})
 				if err != nil {
 					return err
 				}
@@ -152,7 +152,7 @@ func newReleasesShow(o *options) *cobra.Command {
 		Long: `show prints the record of a release, the environments that have it as a target, and the number of nodes that run it.`,
 		Args: arguments(1, 1, "takes one version"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
 				r, err := publish.Show(ctx, s, args[0])
 				if r.Version == "" {
 					return err
@@ -253,8 +253,8 @@ EXIT STATUS
   pulley releases export 1.3.0 --to old && pulley releases export 1.4.0 --to new && diff -ru old new`,
 		Args: arguments(2, 1<<20, "takes two versions, and optional paths"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
-				r, err := publish.Compare(ctx, s.Releases, args[0], args[1], args[2:])
+			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+				r, err := publish.Compare(ctx, release.In(s), args[0], args[1], args[2:])
 				if err != nil {
 					return err
 				}
@@ -324,7 +324,7 @@ EXIT STATUS
 			case files.revoked != "" || c.Flags().Changed("environment"):
 				return cli.Usagef("-e and --revoked need --signers")
 			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
 				r, progress := o.reporter()
 				defer progress.Done()
 				found, err := publish.Verify(ctx, s, args, signatures, r)
@@ -414,7 +414,7 @@ func newReleasesExport(o *options) *cobra.Command {
 			case e.mirror == "" && len(args) != 1:
 				return cli.Usagef("`%s` takes one version with --to or --record", c.CommandPath())
 			}
-			return e.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return e.withStore(c, func(ctx context.Context, s *etcd.DB) error {
 				if e.mirror != "" {
 					return e.exportMirror(ctx, s, args)
 				}
@@ -428,8 +428,8 @@ func newReleasesExport(o *options) *cobra.Command {
 	return cmd
 }
 
-func (e exportOptions) exportRelease(ctx context.Context, s *store.Store, version string) error {
-	r, err := s.Releases.Get(ctx, version)
+func (e exportOptions) exportRelease(ctx context.Context, s *etcd.DB, version string) error {
+	r, err := release.In(s).Get(ctx, version)
 	if err != nil {
 		return err
 	}
@@ -449,7 +449,7 @@ func (e exportOptions) exportRelease(ctx context.Context, s *store.Store, versio
 	if e.to == "" {
 		return nil
 	}
-	if err := publish.ExportTree(ctx, s.Releases, r, e.to); err != nil {
+	if err := publish.ExportTree(ctx, release.In(s), r, e.to); err != nil {
 		return err
 	}
 	fmt.Fprintf(e.env.Stdout, "%s is in %s: %s, %s, tree %.12s\n",
@@ -457,10 +457,10 @@ func (e exportOptions) exportRelease(ctx context.Context, s *store.Store, versio
 	return nil
 }
 
-func (e exportOptions) exportMirror(ctx context.Context, s *store.Store, versions []string) error {
+func (e exportOptions) exportMirror(ctx context.Context, s *etcd.DB, versions []string) error {
 	r, progress := e.reporter()
 	defer progress.Done()
-	done, err := publish.ExportMirror(ctx, s.Releases, e.mirror, versions, r)
+	done, err := publish.ExportMirror(ctx, release.In(s), e.mirror, versions, r)
 	if err != nil {
 		return err
 	}
@@ -492,7 +492,7 @@ scripts, use --yes.`,
 					return err
 				}
 			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
 				if replace {
 					if err := o.confirm(ctx, fmt.Sprintf("All signatures of %s will be removed.\nReplace them?", cli.Clean(args[0]))); err != nil {
 						return err
@@ -510,12 +510,12 @@ scripts, use --yes.`,
 	return cmd
 }
 
-func (o releasesCommand) signRelease(ctx context.Context, s *store.Store, version string, replace bool) error {
+func (o releasesCommand) signRelease(ctx context.Context, s *etcd.DB, version string, replace bool) error {
 	sign := o.sign.key(o.env).Sign
-	if err := promotion.Retry(func() error { return s.Releases.Sign(ctx, version, sign, !replace) }); err != nil {
+	if err := promotion.Retry(func() error { return release.In(s).Sign(ctx, version, sign, !replace) }); err != nil {
 		return err
 	}
-	r, err := s.Releases.Get(ctx, version)
+	r, err := release.In(s).Get(ctx, version)
 	if err != nil {
 		return err
 	}

@@ -8,8 +8,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/publish"
-	"pulley/internal/store"
 )
 
 type pruneOptions struct {
@@ -68,7 +68,7 @@ func (p pruneOptions) check() error {
 	return p.mayConfirm()
 }
 
-func (p pruneOptions) prune(ctx context.Context, s *store.Store) error {
+func (p pruneOptions) prune(ctx context.Context, s *etcd.DB) error {
 	plan, err := publish.PlanPrune(ctx, s, publish.PruneOptions{By: p.env.User, Keep: p.keep, History: p.history, Changes: p.changes}, p.env.Now())
 	if err != nil {
 		return err

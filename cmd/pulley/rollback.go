@@ -9,9 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
-	"pulley/internal/store"
 )
 
 type rollbackOptions struct {
@@ -61,7 +61,7 @@ EXIT STATUS
 			if err != nil {
 				return err
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				return r.rollback(ctx, s, ref, scope)
 			})
 		},
@@ -81,7 +81,7 @@ EXIT STATUS
 // maxUndone bounds the changes that a rollback lists.
 const maxUndone = 10
 
-func (r rollbackOptions) rollback(ctx context.Context, s *store.Store, ref model.Ref, scope store.Scope) error {
+func (r rollbackOptions) rollback(ctx context.Context, s *etcd.DB, ref model.Ref, scope etcd.Scope) error {
 	u, err := promotion.PlanRollback(ctx, s, ref, scope, r.to)
 	if err != nil {
 		return err

@@ -14,11 +14,12 @@ import (
 
 	"pulley/environments/applications"
 	"pulley/internal/cli"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/rollouts"
 	"pulley/internal/rollouts/preview"
-	"pulley/internal/store"
 )
 
 func newRollout(o *options) *cobra.Command {
@@ -76,7 +77,7 @@ target that fails on a node whose last run did not fail, or that changes more re
 				return cli.Usagef("cannot wait for %s: give a duration of at least 1s, as in --preview-wait 10m", o.previewWait)
 			}
 			to.Version, to.Data = strings.Join(args, ""), model.Generation(data)
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				r, err := rollouts.StartRollout(ctx, s, ref, sc, to, o.starting())
 				if err != nil {
 					return err
@@ -157,7 +158,7 @@ func newRolloutList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list -e ENVIRONMENT", Short: "List the rollouts of an environment, newest first", Args: arguments(0, 0, "takes no arguments; -e names the environment"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				all, damaged, err := rollouts.Rollouts(ctx, s, ref, rollout.Take)
 				if err != nil {
 					return err
@@ -167,7 +168,7 @@ func newRolloutList(o *options) *cobra.Command {
 					t.Row("ROLLOUT", "STATE", "SCOPE", "TARGET", "NODES", "DONE", "FAILED", "STARTED", "BY", "WHY")
 					t.Spare("BY")
 					for _, r := range all {
-						t.Row(r.ID, string(r.State), store.Scope{Role: r.Role}.String(), r.What(), strconv.Itoa(r.Nodes), strconv.Itoa(r.Done),
+						t.Row(r.ID, string(r.State), etcd.Scope{Role: r.Role}.String(), r.What(), strconv.Itoa(r.Nodes), strconv.Itoa(r.Done),
 							strconv.Itoa(r.Failed), cli.Ago(o.env.Now(), r.At), r.By, string(r.Why))
 					}
 					return nil
@@ -190,7 +191,7 @@ func newRolloutShow(o *options) *cobra.Command {
 			if len(args) > 0 {
 				id = args[0]
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				r, err := rollouts.LookAtRollout(ctx, s, ref, rollout.Take, id, o.env.Now())
 				if err == nil {
 					err = rollouts.ReadChanges(ctx, s, ref, &r)
@@ -340,7 +341,7 @@ func (o *options) addRolloutAct(cmd *cobra.Command) *cobra.Command {
 }
 
 func (o *options) actOnRollout(c *cobra.Command, act rollouts.Act, node string) error {
-	return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+	return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 		r, err := rollouts.ActOnRollout(ctx, s, ref, act, node, o.changing())
 		if err != nil {
 			return err
@@ -357,11 +358,11 @@ func (o *options) addAbort(c *cobra.Command) {
 
 // waysOut adds to the error of a change that a rollout in progress refused what its author can do.
 func (o *options) waysOut(c *cobra.Command, err error) error {
-	if !errors.Is(err, store.ErrCampaign) {
+	if !errors.Is(err, targets.ErrCampaign) {
 		return err
 	}
 	env := cmp.Or(o.fleet.Used, "ENVIRONMENT")
-	if owner := new(store.CampaignError); errors.As(err, &owner) && model.Noun(owner.ID) == "job" {
+	if owner := new(targets.CampaignError); errors.As(err, &owner) && model.Noun(owner.ID) == "job" {
 		return fmt.Errorf("%w\nwait for its end: `pulley job watch -e %s`\nor end it: `pulley job abort -e %s`", err, env, env)
 	}
 	text := fmt.Sprintf("wait for its end: `pulley rollout show -e %s`", env)

@@ -8,9 +8,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/rollouts"
-	"pulley/internal/store"
 )
 
 func newRolloutRevert(o *options) *cobra.Command {
@@ -46,7 +46,7 @@ EXIT STATUS
 	return cmd
 }
 
-func (o *options) revertRollout(ctx context.Context, s *store.Store, ref model.Ref) error {
+func (o *options) revertRollout(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 	r, err := rollouts.PlanRevert(ctx, s, ref)
 	if err != nil {
 		return err
@@ -60,7 +60,7 @@ func (o *options) revertRollout(ctx context.Context, s *store.Store, ref model.R
 		back = "agent " + cmp.Or(r.Agent, "any")
 	}
 	cli.Cleanf(o.env.Stdout, "%s rollout %s (started by %s) of %s in %s: %s → %s\n", does,
-		r.Rollout.ID, r.Rollout.By, store.Scope{Role: r.Rollout.Role}, ref, r.Rollout.What(), back)
+		r.Rollout.ID, r.Rollout.By, etcd.Scope{Role: r.Rollout.Role}, ref, r.Rollout.What(), back)
 	if err := o.showMoves(r.Moves); err != nil || o.dryRun {
 		return err
 	}

@@ -10,10 +10,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/rollouts"
-	"pulley/internal/store"
 )
 
 func newRolloutWatch(o *options) *cobra.Command {
@@ -31,7 +31,7 @@ EXIT STATUS
 			if len(args) > 0 {
 				id = args[0]
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				return o.watchRollout(ctx, s, ref, rollout.Take, id)
 			})
 		},
@@ -40,7 +40,7 @@ EXIT STATUS
 	return cmd
 }
 
-func (o *options) watchRollout(ctx context.Context, s *store.Store, ref model.Ref, kind rollout.Kind, id string) error {
+func (o *options) watchRollout(ctx context.Context, s *etcd.DB, ref model.Ref, kind rollout.Kind, id string) error {
 	out, shown, before := o.env.Stdout, "", rollouts.Rollout{}
 	r, err := rollouts.LookAtRollout(ctx, s, ref, kind, id, o.env.Now())
 	for ; ; r, err = before.Again(ctx, s, ref, o.env.Now()) { // also after another one began

@@ -12,9 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
-	"pulley/internal/store"
 )
 
 const program = "pulley"
@@ -63,7 +63,7 @@ type options struct {
 	sign       signFlag
 	message    string
 	yes        bool // do not ask for confirmation
-	dryRun     bool // the store writes nothing
+	dryRun     bool // etcd gets no write
 	aborts     bool // end a rollout in progress
 	foreign    bool // take a release of another repository
 	rollout    bool // roll out new live data
@@ -151,11 +151,11 @@ func (o *options) addReadAgain(c *cobra.Command) {
 		c.RunE = func(c *cobra.Command, args []string) error {
 			err := o.waysOut(c, run(c, args))
 			verb, _, _ := strings.Cut(strings.TrimPrefix(c.CommandPath(), program+" "), " ")
-			if next, known := reads[verb]; known && errors.Is(err, store.ErrUnknownOutcome) && !errors.Is(err, store.ErrReadAgain) {
+			if next, known := reads[verb]; known && errors.Is(err, etcd.ErrUnknownOutcome) && !errors.Is(err, etcd.ErrReadAgain) {
 				if strings.HasSuffix(next, " -e") {
 					next += " " + cmp.Or(o.fleet.Used, "ENVIRONMENT")
 				}
-				err = fmt.Errorf("%w\n%w: run `%s %s` before you repeat the command", err, store.ErrUnknownOutcome, program, next)
+				err = fmt.Errorf("%w\n%w: run `%s %s` before you repeat the command", err, etcd.ErrUnknownOutcome, program, next)
 			}
 			return err
 		}
@@ -222,14 +222,14 @@ func arguments(least, most int, hint string) cobra.PositionalArgs {
 }
 
 // withStore runs do with a connection to etcd.
-func (o *options) withStore(c *cobra.Command, do func(context.Context, *store.Store) error) error {
+func (o *options) withStore(c *cobra.Command, do func(context.Context, *etcd.DB) error) error {
 	if err := o.connect(); err != nil {
 		return err
 	}
 	o.env.User = o.connection.Author(o.env)
 	config := o.connection.Config()
 	config.DryRun = o.dryRun
-	s, err := store.Open(config)
+	s, err := etcd.Open(config)
 	if err != nil {
 		return err
 	}
@@ -242,12 +242,12 @@ func (o *options) withStore(c *cobra.Command, do func(context.Context, *store.St
 }
 
 // inFleet is withStore for a verb of one environment.
-func (o *options) inFleet(c *cobra.Command, do func(context.Context, *store.Store, model.Ref) error) error {
+func (o *options) inFleet(c *cobra.Command, do func(context.Context, *etcd.DB, model.Ref) error) error {
 	ref, err := o.fleet.Ref(o.env)
 	if err != nil {
 		return cmp.Or(o.context.err, err) // an unreadable context would have named the environment
 	}
-	return o.withStore(c, func(ctx context.Context, s *store.Store) error { return do(ctx, s, ref) })
+	return o.withStore(c, func(ctx context.Context, s *etcd.DB) error { return do(ctx, s, ref) })
 }
 
 // warn prints warnings, and after the last one of unreadable keys their remedy.
@@ -286,15 +286,15 @@ func (f *scopeFlags) add(c *cobra.Command, what string) {
 }
 
 // value returns the scope that the flags name.
-func (f *scopeFlags) value() (store.Scope, error) {
+func (f *scopeFlags) value() (etcd.Scope, error) {
 	if f.role != "" && f.node != "" {
-		return store.Scope{}, cli.Usagef("--role and --node exclude each other")
+		return etcd.Scope{}, cli.Usagef("--role and --node exclude each other")
 	}
-	return store.Scope{Role: f.role, Node: f.node}, nil
+	return etcd.Scope{Role: f.role, Node: f.node}, nil
 }
 
 // find returns the scope that the flags name, checked against the environment.
-func (f *scopeFlags) find(ctx context.Context, s *store.Store, ref model.Ref) (store.Scope, error) {
+func (f *scopeFlags) find(ctx context.Context, s *etcd.DB, ref model.Ref) (etcd.Scope, error) {
 	scope, err := f.value()
 	if err != nil {
 		return scope, err

@@ -9,7 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
-	"pulley/internal/store"
+	"pulley/internal/etcd"
 )
 
 // After a lost answer an operator must know how to read again. A command that does not exist would not help.
@@ -26,18 +26,18 @@ func TestUnknownOutcomeNamesACommand(t *testing.T) {
 	}
 	lost := &cobra.Command{Use: program}
 	hold := &cobra.Command{Use: "hold", RunE: func(*cobra.Command, []string) error {
-		return fmt.Errorf("cannot hold: %w", fmt.Errorf("silence%.0w", store.ErrUnknownOutcome))
+		return fmt.Errorf("cannot hold: %w", fmt.Errorf("silence%.0w", etcd.ErrUnknownOutcome))
 	}}
 	named := &cobra.Command{Use: "promote", RunE: func(*cobra.Command, []string) error {
-		return fmt.Errorf("%w\n%w: check `pulley history`", fmt.Errorf("silence%.0w", store.ErrUnknownOutcome), store.ErrReadAgain)
+		return fmt.Errorf("%w\n%w: check `pulley history`", fmt.Errorf("silence%.0w", etcd.ErrUnknownOutcome), etcd.ErrReadAgain)
 	}}
 	quoted := &cobra.Command{Use: "unhold", RunE: func(*cobra.Command, []string) error {
-		return fmt.Errorf("a node reported: the outcome is unknown%.0w", store.ErrUnknownOutcome)
+		return fmt.Errorf("a node reported: the outcome is unknown%.0w", etcd.ErrUnknownOutcome)
 	}}
 	lost.AddCommand(hold, named, quoted)
 	(&options{fleet: cli.EnvironmentFlag{Used: "dev"}}).addReadAgain(lost)
 	err := hold.RunE(hold, nil)
-	if !errors.Is(err, store.ErrUnknownOutcome) || !strings.Contains(err.Error(), "run `pulley holds -e dev` before you repeat the command") {
+	if !errors.Is(err, etcd.ErrUnknownOutcome) || !strings.Contains(err.Error(), "run `pulley holds -e dev` before you repeat the command") {
 		t.Errorf("%v", err)
 	}
 	if err := named.RunE(named, nil); strings.Contains(err.Error(), "before you repeat") {

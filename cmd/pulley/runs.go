@@ -11,9 +11,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/desired/control"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // runsCommand shows the runs of nodes.
@@ -33,7 +35,7 @@ changed ones, then Puppet's log. With puppet.settings.show_diff in the environme
 			if follows && len(args) > 1 {
 				return cli.Usagef("--follow takes no id of a run")
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				if follows {
 					return runsCommand{o}.followRuns(ctx, s, ref, args[0])
 				}
@@ -47,8 +49,8 @@ changed ones, then Puppet's log. With puppet.settings.show_diff in the environme
 	return cmd
 }
 
-func (o runsCommand) runs(ctx context.Context, s *store.Store, ref model.Ref, args []string) error {
-	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
+func (o runsCommand) runs(ctx context.Context, s *etcd.DB, ref model.Ref, args []string) error {
+	if _, err := fleet.FindEnvironment(ctx, specs.In(s), ref); err != nil {
 		return err
 	}
 	runs, err := o.readRuns(ctx, s, ref, args[0])
@@ -63,15 +65,15 @@ func (o runsCommand) runs(ctx context.Context, s *store.Store, ref model.Ref, ar
 			return o.out.Print(o.env, r, func(*cli.Table) error { printRun(o.env.Stdout, r); return nil })
 		}
 	}
-	return fmt.Errorf("cannot find run %s of %s: %w\n`pulley runs %s -e %s` lists the kept runs", quoted(args[1]), args[0], store.ErrNotFound, args[0], ref)
+	return fmt.Errorf("cannot find run %s of %s: %w\n`pulley runs %s -e %s` lists the kept runs", quoted(args[1]), args[0], etcd.ErrNotFound, args[0], ref)
 }
 
 // latestRun stands for the id of the newest run.
 const latestRun = "latest"
 
 // readRuns reads a node's runs, the newest first. The node must exist.
-func (o runsCommand) readRuns(ctx context.Context, s *store.Store, ref model.Ref, node string) ([]model.Run, error) {
-	runs, damaged, err := s.Fleet.Runs(ctx, ref, node)
+func (o runsCommand) readRuns(ctx context.Context, s *etcd.DB, ref model.Ref, node string) ([]model.Run, error) {
+	runs, damaged, err := fleet.In(s).Runs(ctx, ref, node)
 	if err != nil {
 		return nil, err
 	}
@@ -91,12 +93,12 @@ func (o runsCommand) readRuns(ctx context.Context, s *store.Store, ref model.Ref
 const runsPoll = time.Second
 
 // followRuns prints the newest run of a node, and each later one, until ctx ends.
-func (o runsCommand) followRuns(ctx context.Context, s *store.Store, ref model.Ref, node string) error {
+func (o runsCommand) followRuns(ctx context.Context, s *etcd.DB, ref model.Ref, node string) error {
 	tick := time.NewTicker(runsPoll)
 	defer tick.Stop()
 	var shown *model.Run
 	for {
-		st, _, err := s.Node.Status(ctx, model.Identity{Environment: ref.String(), Node: node})
+		st, _, err := control.In(s).Status(ctx, model.Identity{Environment: ref.String(), Node: node})
 		if err == nil && (shown == nil || st.LastRun != shown.ID) { // a status names a run before its record is written
 			var runs []model.Run
 			if runs, err = o.readRuns(ctx, s, ref, node); err == nil {

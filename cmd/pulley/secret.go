@@ -8,16 +8,17 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/internal/access"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
 	"pulley/internal/data"
+	"pulley/internal/etcd"
 	"pulley/internal/join"
 	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/promotion"
 	"pulley/internal/rollouts"
 	"pulley/internal/secrets"
-	"pulley/internal/store"
 )
 
 func newSecret(o *options) *cobra.Command {
@@ -39,7 +40,7 @@ EXIT STATUS
 		Args: arguments(1, 1, "takes a key; the secret comes from standard input"),
 	}
 	d.addChange(cmd)
-	return d.command(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, args []string) error {
+	return d.command(cmd, func(ctx context.Context, s *etcd.DB, ref model.Ref, args []string) error {
 		sealer, err := d.sealer()
 		if err != nil {
 			return fmt.Errorf("cannot set secret %s: %w", args[0], err)
@@ -133,7 +134,7 @@ asks for confirmation; in scripts, use --yes.`,
 		if err := o.sign.check(o.env); err != nil {
 			return err
 		}
-		return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+		return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 			sealer, err := o.sealer()
 			if err != nil {
 				return fmt.Errorf("cannot rotate the secrets of %s: %w", ref, err)
@@ -195,7 +196,7 @@ func (o *options) announceRotation(ref model.Ref, role string, lost bool, done d
 }
 
 // rotateAfter rotates the secrets that a removed node could read. The node is removed already: it gets no new identity.
-func (o *options) rotateAfter(ctx context.Context, s *store.Store, ref model.Ref, node string, identity *store.Identity) error {
+func (o *options) rotateAfter(ctx context.Context, s *etcd.DB, ref model.Ref, node string, identity *access.Identity) error {
 	rotations, err := data.RotationsAfter(ctx, s, ref, identity)
 	if err != nil {
 		return fmt.Errorf("cannot find the secrets that %s could read: %w\nrotate them: `pulley secret rotate -e %s --role ROLE`, and without --role", node, err, ref)
@@ -235,7 +236,7 @@ func newSecretList(o *options) *cobra.Command {
 former recipient of its role.`,
 	}
 	o.out.AddFlags(cmd.Flags())
-	return d.command(cmd, func(ctx context.Context, s *store.Store, ref model.Ref, _ []string) error {
+	return d.command(cmd, func(ctx context.Context, s *etcd.DB, ref model.Ref, _ []string) error {
 		list, err := data.ListSecrets(ctx, s, ref, d.only())
 		if err != nil {
 			return err

@@ -16,12 +16,12 @@ import (
 	"pulley/internal/access/contexts"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
+	"pulley/internal/etcd/cluster"
 	"pulley/internal/machines/watch"
 	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/serve"
 	"pulley/internal/serve/member"
-	"pulley/internal/store"
 )
 
 type serveOptions struct {
@@ -287,7 +287,7 @@ func (s *serveOptions) printIdentity(r serve.Ready) {
 	}
 }
 
-func (s *serveOptions) printMembers(all []store.MemberState) {
+func (s *serveOptions) printMembers(all []cluster.MemberState) {
 	for _, h := range all {
 		if h.Silent != nil {
 			if s.env.Log != nil {
@@ -301,7 +301,7 @@ func (s *serveOptions) printMembers(all []store.MemberState) {
 	}
 }
 
-func alarms(h store.MemberState) string {
+func alarms(h cluster.MemberState) string {
 	if len(h.Alarms) == 0 {
 		return ""
 	}

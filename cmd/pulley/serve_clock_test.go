@@ -11,8 +11,9 @@ import (
 	"time"
 	"unsafe"
 
+	"pulley/internal/access"
 	"pulley/internal/cli"
-	"pulley/internal/store"
+	"pulley/internal/etcd"
 )
 
 const year = 365 * 24 * time.Hour
@@ -73,16 +74,16 @@ func works(t *testing.T, dir string, out *said) {
 	t.Helper()
 	st := administrator(t, dir, out)
 	defer st.Close()
-	if _, err := st.Access.Users(t.Context()); err != nil {
+	if _, err := access.In(st).Users(t.Context()); err != nil {
 		t.Errorf("the administrator cannot use etcd: %v", err)
 	}
 }
 
 // administrator connects as the first administrator. The caller closes the store.
-func administrator(t *testing.T, dir string, out *said) *store.Store {
+func administrator(t *testing.T, dir string, out *said) *etcd.DB {
 	t.Helper()
 	endpoint, admin := out.find(t, `PULLEY_ENDPOINTS=(\S+)`), filepath.Join(dir, "pki", "admin.pem")
-	st, err := store.Open(store.Config{Endpoints: []string{endpoint}, CACert: filepath.Join(dir, "pki", "bundle.pem"), Cert: admin, Key: admin, Timeout: 10 * time.Second})
+	st, err := etcd.Open(etcd.Config{Endpoints: []string{endpoint}, CACert: filepath.Join(dir, "pki", "bundle.pem"), Cert: admin, Key: admin, Timeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -184,20 +185,20 @@ func TestTheAdministratorIsMadeAgain(t *testing.T) {
 		t.Fatalf("exit code %d: %s%s", code, &stdout, &stderr)
 	}
 	works(t, dir, out)
-	now, err := store.Open(store.Config{Endpoints: []string{endpoint}, CACert: filepath.Join(dir, "pki", "bundle.pem"), Cert: admin, Key: admin, Timeout: 10 * time.Second})
+	now, err := etcd.Open(etcd.Config{Endpoints: []string{endpoint}, CACert: filepath.Join(dir, "pki", "bundle.pem"), Cert: admin, Key: admin, Timeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer now.Close()
-	if is, _, err := now.Identities.Operator(t.Context(), "admin"); err != nil || !strings.HasPrefix(is.By, "pulley/serve/") {
+	if is, _, err := access.IdentitiesIn(now).Operator(t.Context(), "admin"); err != nil || !strings.HasPrefix(is.By, "pulley/serve/") {
 		t.Errorf("it was made by %+v, and etcd checked the identity of serve: %v", is, err)
 	}
-	st, err := store.Open(store.Config{Endpoints: []string{endpoint}, CACert: filepath.Join(dir, "pki", "bundle.pem"), Cert: copied, Key: copied, Timeout: 10 * time.Second})
+	st, err := etcd.Open(etcd.Config{Endpoints: []string{endpoint}, CACert: filepath.Join(dir, "pki", "bundle.pem"), Cert: copied, Key: copied, Timeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	if _, err := st.Access.Users(t.Context()); err == nil {
+	if _, err := access.In(st).Users(t.Context()); err == nil {
 		t.Error("a copy of the former identity still works")
 	}
 	stop(true)

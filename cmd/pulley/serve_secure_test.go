@@ -13,11 +13,15 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/access"
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/join"
 	"pulley/internal/model"
+	"pulley/internal/notify"
 	"pulley/internal/pki"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // said collects a program's output while it runs.
@@ -86,7 +90,7 @@ func TestServeJoinsMachineAndSendsNotices(t *testing.T) {
 	pin := out.find(t, `fingerprints are (sha256:[0-9a-f]{64}) and`)
 	bundle, admin := out.find(t, `PULLEY_CACERT=(\S+)`), out.find(t, `PULLEY_KEY=(\S+)`)
 	endpoint := out.find(t, `PULLEY_ENDPOINTS=(\S+)`)
-	st, err := store.Open(store.Config{Endpoints: []string{endpoint}, CACert: bundle, Cert: admin, Key: admin, Timeout: 10 * time.Second})
+	st, err := etcd.Open(etcd.Config{Endpoints: []string{endpoint}, CACert: bundle, Cert: admin, Key: admin, Timeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,12 +98,12 @@ func TestServeJoinsMachineAndSendsNotices(t *testing.T) {
 	dev := model.Ref{Environment: "dev"}
 	e, err := environments.Parse("dev.yaml", []byte("roles:\n  compute: {cardinality: 2}\n"))
 	if err == nil {
-		err = st.Environments.PutSpec(t.Context(), e, 0)
+		err = specs.In(st).PutSpec(t.Context(), e, 0)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	token, _, err := st.Tokens.Create(t.Context(), store.Token{Environment: "dev", Role: "compute", Uses: 1, Created: time.Now(), Expires: time.Now().Add(time.Hour)})
+	token, _, err := access.TokensIn(st).Create(t.Context(), access.Token{Environment: "dev", Role: "compute", Uses: 1, Created: time.Now(), Expires: time.Now().Add(time.Hour)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,11 +144,11 @@ func TestServeJoinsMachineAndSendsNotices(t *testing.T) {
 		}
 	}
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(10 * time.Millisecond) {
-		all, _, err := st.Notices.List(t.Context())
+		all, _, err := notify.NoticesIn(st).List(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		if len(all) == 1 && all[0].State == store.NoticeSent {
+		if len(all) == 1 && all[0].State == notify.NoticeSent {
 			break
 		}
 		if time.Now().After(end) {
@@ -156,7 +160,7 @@ func TestServeJoinsMachineAndSendsNotices(t *testing.T) {
 	if len(notices) != 1 || !strings.Contains(notices[0], "compute1 in dev is ready") {
 		t.Errorf("the notices are %q", notices)
 	}
-	hosts, err := st.Fleet.Hosts(t.Context(), dev)
+	hosts, err := fleet.In(st).Hosts(t.Context(), dev)
 	if err != nil || hosts["compute1"].MachineID != "m1" {
 		t.Errorf("hosts: %v, %v", hosts, err)
 	}

@@ -8,10 +8,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
 	"pulley/internal/release/trust"
-	"pulley/internal/store"
 )
 
 func newSign(o *options) *cobra.Command {
@@ -49,7 +49,7 @@ EXIT STATUS
 					return err
 				}
 			}
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				st, err := promotion.Sign(ctx, s, ref, off, signers, o.changing())
 				if err == nil {
 					o.announceStatement(ref, st)

@@ -15,10 +15,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"pulley/internal/cli"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
+	"pulley/internal/etcd/cluster"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/rollouts"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // rowsOnTerminal is the default of --limit on a terminal.
@@ -83,7 +86,7 @@ EXIT STATUS
 			if v.all || v.fleet.None(v.env) && v.context.err == nil {
 				return v.showAll(c)
 			}
-			return v.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error { return v.run(ctx, s, ref, sel) })
+			return v.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error { return v.run(ctx, s, ref, sel) })
 		},
 	}
 	o.fleet.AddFlag(cmd.Flags())
@@ -106,8 +109,8 @@ func (v statusOptions) showAll(c *cobra.Command) error {
 			return cli.Usagef("--%s is for one environment: give -e NAME, and leave out --all\n`pulley env list` lists the environments", name)
 		}
 	}
-	return v.withStore(c, func(ctx context.Context, s *store.Store) error {
-		refs, err := s.Environments.Named(ctx)
+	return v.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+		refs, err := specs.In(s).Named(ctx)
 		if err != nil {
 			return err
 		}
@@ -161,7 +164,7 @@ func (v statusOptions) showAll(c *cobra.Command) error {
 	})
 }
 
-func (v statusOptions) run(ctx context.Context, s *store.Store, ref model.Ref, sel fleet.Selection) error {
+func (v statusOptions) run(ctx context.Context, s *etcd.DB, ref model.Ref, sel fleet.Selection) error {
 	if v.watches {
 		return v.watch(ctx, s, ref, sel)
 	}
@@ -194,7 +197,7 @@ func (v statusOptions) run(ctx context.Context, s *store.Store, ref model.Ref, s
 }
 
 // read reads the state of the selected nodes, and prints what disturbs the whole environment.
-func (v statusOptions) read(ctx context.Context, s *store.Store, ref model.Ref, sel fleet.Selection) (fleet.Status, error) {
+func (v statusOptions) read(ctx context.Context, s *etcd.DB, ref model.Ref, sel fleet.Selection) (fleet.Status, error) {
 	f, err := fleet.Find(ctx, s, ref, sel)
 	if err != nil {
 		return fleet.Status{}, err
@@ -204,10 +207,10 @@ func (v statusOptions) read(ctx context.Context, s *store.Store, ref model.Ref, 
 		return fleet.Status{}, err
 	}
 	v.warn(slices.Concat(f.Damaged, notes))
-	if alarms, err := s.Cluster.Alarms(ctx); err == nil && slices.Contains(alarms, store.AlarmNoSpace) {
+	if alarms, err := cluster.In(s).Alarms(ctx); err == nil && slices.Contains(alarms, cluster.AlarmNoSpace) {
 		v.warn([]string{"etcd is full: nodes cannot report, and no command can change anything\nrun `pulley doctor` for the cause"})
 	}
-	if disk, err := s.Cluster.Disk(ctx); err == nil && disk != nil {
+	if disk, err := cluster.In(s).Disk(ctx); err == nil && disk != nil {
 		v.warn([]string{disk.Sentence() + "\nmake room on that disk"})
 	}
 	status := fleet.Look(f, ref, sel, v.env.Now())
@@ -232,7 +235,7 @@ func (v statusOptions) read(ctx context.Context, s *store.Store, ref model.Ref, 
 	if !sel.All() {
 		return status, nil
 	}
-	switch history, err := s.Targets.HistoryOf(ctx, ref, f.Desires); {
+	switch history, err := targets.In(s).HistoryOf(ctx, ref, f.Desires); {
 	case errors.Is(err, model.ErrUnreachable):
 		return status, err
 	case err != nil: // one unreadable change must not hide the nodes
@@ -306,7 +309,7 @@ func (v statusOptions) printHead(status fleet.Status) {
 
 // watch shows the state until ctx ends: on a terminal the whole screen, elsewhere the two lines of the summary
 // whenever they change.
-func (v statusOptions) watch(ctx context.Context, s *store.Store, ref model.Ref, sel fleet.Selection) error {
+func (v statusOptions) watch(ctx context.Context, s *etcd.DB, ref model.Ref, sel fleet.Selection) error {
 	out, shown := v.env.Stdout, ""
 	for {
 		began := time.Now()
@@ -342,10 +345,10 @@ func (v statusOptions) watch(ctx context.Context, s *store.Store, ref model.Ref,
 }
 
 // awaitNodes waits for nodes, and shows how far they are.
-func (o *options) awaitNodes(ctx context.Context, s *store.Store, a fleet.Awaited) (fleet.Progress, error) {
+func (o *options) awaitNodes(ctx context.Context, s *etcd.DB, a fleet.Awaited) (fleet.Progress, error) {
 	line := o.newWaitLine()
 	defer line.done()
-	return a.Await(ctx, s.Fleet, o.wait.limit, o.env.Now, func(p fleet.Progress) { line.show(p.Sentence()) })
+	return a.Await(ctx, fleet.In(s), o.wait.limit, o.env.Now, func(p fleet.Progress) { line.show(p.Sentence()) })
 }
 
 // waitLine shows how far a wait is: on a terminal in one line, elsewhere in a line for each change, at most one in reportEvery.
@@ -373,7 +376,7 @@ func (l *waitLine) show(text string) {
 }
 
 // await waits for the nodes that changes reach, with --wait.
-func (o *options) await(ctx context.Context, s *store.Store, a fleet.Awaited) error {
+func (o *options) await(ctx context.Context, s *etcd.DB, a fleet.Awaited) error {
 	if o.wait.limit == 0 || o.dryRun {
 		return nil
 	}
@@ -395,7 +398,7 @@ func newExplain(o *options) *cobra.Command {
 its result.`,
 		Args: arguments(1, 1, "takes one node"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return o.inFleet(c, func(ctx context.Context, s *store.Store, ref model.Ref) error {
+			return o.inFleet(c, func(ctx context.Context, s *etcd.DB, ref model.Ref) error {
 				f, err := fleet.FindNode(ctx, s, ref, args[0])
 				if err != nil {
 					return err

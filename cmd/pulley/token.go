@@ -8,10 +8,11 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pulley/internal/access"
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/join/tokens"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // tokenCommand creates and lists join tokens.
@@ -38,7 +39,7 @@ With --operator, the token is for a person, who runs ` + "`pulley login`" + ` wi
   pulley token create --operator ann --as operator`,
 		Args: arguments(0, 0, "takes no arguments; --node, --role or --operator name the scope"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			r.As, r.Why = store.OperatorRole(as), o.message
+			r.As, r.Why = access.OperatorRole(as), o.message
 			if r.Operator == "" && c.Flags().Changed("operator") {
 				return cli.Usagef("--operator is empty")
 			}
@@ -51,7 +52,7 @@ With --operator, the token is for a person, who runs ` + "`pulley login`" + ` wi
 			if err := r.Check(); err != nil {
 				return cli.Usagef("%v", err)
 			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
 				r.By = o.env.User
 				text, t, err := tokens.Create(ctx, s, r, o.env.Now())
 				if err != nil {
@@ -79,7 +80,7 @@ With --operator, the token is for a person, who runs ` + "`pulley login`" + ` wi
 	return cmd
 }
 
-func (o tokenCommand) printToken(text string, t store.Token) {
+func (o tokenCommand) printToken(text string, t access.Token) {
 	uses := "any number of uses"
 	if t.Uses > 0 {
 		uses = cli.Count(t.Uses, "use")
@@ -103,20 +104,20 @@ func (o tokenCommand) printToken(text string, t store.Token) {
 
 // shownToken is one token of `pulley token list -o json`; docs/json.md describes it.
 type shownToken struct {
-	ID          string             `json:"id"`
-	State       tokens.State       `json:"state"`
-	Environment string             `json:"environment,omitempty"`
-	Role        string             `json:"role,omitempty"`
-	Node        string             `json:"node,omitempty"`
-	Operator    string             `json:"operator,omitempty"`
-	As          store.OperatorRole `json:"as,omitempty"`
-	Uses        int                `json:"uses"`
-	Used        int                `json:"used"`
-	Created     time.Time          `json:"created"`
-	Expires     time.Time          `json:"expires"`
-	By          string             `json:"by"`
-	Why         string             `json:"why,omitempty"`
-	Revoked     *store.Revoked     `json:"revoked,omitempty"`
+	ID          string              `json:"id"`
+	State       tokens.State        `json:"state"`
+	Environment string              `json:"environment,omitempty"`
+	Role        string              `json:"role,omitempty"`
+	Node        string              `json:"node,omitempty"`
+	Operator    string              `json:"operator,omitempty"`
+	As          access.OperatorRole `json:"as,omitempty"`
+	Uses        int                 `json:"uses"`
+	Used        int                 `json:"used"`
+	Created     time.Time           `json:"created"`
+	Expires     time.Time           `json:"expires"`
+	By          string              `json:"by"`
+	Why         string              `json:"why,omitempty"`
+	Revoked     *access.Revoked     `json:"revoked,omitempty"`
 }
 
 func newTokenList(o *options) *cobra.Command {
@@ -128,8 +129,8 @@ func newTokenList(o *options) *cobra.Command {
 	return cmd
 }
 
-func (o tokenCommand) listTokens(ctx context.Context, s *store.Store) error {
-	all, damaged, err := s.Tokens.List(ctx)
+func (o tokenCommand) listTokens(ctx context.Context, s *etcd.DB) error {
+	all, damaged, err := access.TokensIn(s).List(ctx)
 	if err != nil {
 		return err
 	}
@@ -164,15 +165,15 @@ func newTokenRevoke(o *options) *cobra.Command {
 				return err
 			}
 			id := args[0]
-			if of, _, err := store.ParseToken(id); err == nil { // the complete token was given
+			if of, _, err := access.ParseToken(id); err == nil { // the complete token was given
 				id = of
 			}
-			return o.withStore(c, func(ctx context.Context, s *store.Store) error {
+			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
 				question := fmt.Sprintf("No machine and no operator can join with token %s any more.\nRevoke it?", cli.Clean(id))
 				if err := o.confirm(ctx, question); err != nil {
 					return err
 				}
-				t, err := s.Tokens.Revoke(ctx, id, store.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: model.Prose(o.message)})
+				t, err := access.TokensIn(s).Revoke(ctx, id, access.Revoked{At: o.env.Now().UTC().Truncate(time.Second), By: o.env.User, Why: model.Prose(o.message)})
 				if err != nil {
 					return fmt.Errorf("%w\n`pulley token list` lists them", err)
 				}

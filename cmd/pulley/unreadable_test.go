@@ -15,7 +15,7 @@ import (
 	"go.uber.org/zap"
 
 	"pulley/internal/cli"
-	"pulley/internal/store"
+	"pulley/internal/etcd"
 )
 
 // Thirteen nodes with the largest status that etcd takes, and an environment in which nothing can be read, stopped `status`, rollouts, the
@@ -39,7 +39,7 @@ func TestLargeAndForeignValuesStopNoOthers(t *testing.T) {
 	var ahead atomic.Int64
 	out, stop := serveAt(t, dir, &ahead)
 	admin := filepath.Join(dir, "pki", "admin.pem")
-	config := store.Config{CACert: filepath.Join(dir, "pki", "bundle.pem"), Cert: admin, Key: admin}
+	config := etcd.Config{CACert: filepath.Join(dir, "pki", "bundle.pem"), Cert: admin, Key: admin}
 	run := func(want int, args ...string) string {
 		t.Helper()
 		var said bytes.Buffer

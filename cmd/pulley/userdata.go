@@ -17,12 +17,13 @@ import (
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/firstboot"
 	"pulley/internal/fleet"
 	"pulley/internal/join/tokens"
 	"pulley/internal/machines/boots"
 	"pulley/internal/model"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 	"pulley/userdata"
 )
 
@@ -172,8 +173,8 @@ func (u *userdataOptions) addStored(c *cobra.Command, ref model.Ref) error {
 	if !u.newToken || len(u.plan.Servers) > 0 {
 		return nil
 	}
-	return u.withStore(c, func(ctx context.Context, s *store.Store) error {
-		e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
+	return u.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+		e, err := fleet.FindEnvironment(ctx, specs.In(s), ref)
 		if err == nil {
 			err = fleet.CheckRole(e, u.plan.Role)
 		}
@@ -250,7 +251,7 @@ func (u *userdataOptions) addToken(c *cobra.Command, ref model.Ref) (err error) 
 	if u.group == "" {
 		r.Uses = 1
 	}
-	return u.withStore(c, func(ctx context.Context, s *store.Store) error {
+	return u.withStore(c, func(ctx context.Context, s *etcd.DB) error {
 		r.By = u.env.User
 		text, t, err := tokens.Create(ctx, s, r, u.env.Now())
 		switch {

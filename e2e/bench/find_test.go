@@ -17,10 +17,13 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/desired/control"
+	"pulley/internal/etcd"
 	"pulley/internal/facts"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/shellquote"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -118,7 +121,7 @@ func publishedFacts(t *testing.T, server *etcdtest.Server, count int) (size int)
 	if unreadable := json.Unmarshal(out, &all); unreadable != nil {
 		t.Fatalf("there is no Facter here: %v\napt-get install puppet-agent", errors.Join(err, unreadable))
 	}
-	st, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Timeout: 30 * time.Second})
+	st, err := etcd.Open(etcd.Config{Endpoints: []string{server.Endpoint}, Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +143,7 @@ func publishedFacts(t *testing.T, server *etcdtest.Server, count int) (size int)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := st.Node.PublishFacts(t.Context(), model.Identity{Node: name, Environment: "dev"}, packed); err != nil {
+		if err := control.In(st).PublishFacts(t.Context(), model.Identity{Node: name, Environment: "dev"}, packed); err != nil {
 			t.Fatal(err)
 		}
 		size = len(packed)
@@ -151,14 +154,14 @@ func publishedFacts(t *testing.T, server *etcdtest.Server, count int) (size int)
 // registered writes a fleet as its nodes would: a host entry and a status of each node.
 func registered(t *testing.T, server *etcdtest.Server, count int) {
 	t.Helper()
-	st, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Timeout: 30 * time.Second})
+	st, err := etcd.Open(etcd.Config{Endpoints: []string{server.Endpoint}, Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer st.Close()
 	ctx, now, target := t.Context(), time.Now().UTC(), model.Target{Release: "1.0.0", Tree: fmt.Sprintf("%064d", 1)}
 	e := &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "compute", Cardinality: count, Flavor: "bare-metal"}}}
-	if err := st.Environments.PutSpec(ctx, e, 0); err != nil {
+	if err := specs.In(st).PutSpec(ctx, e, 0); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := server.Client().Put(ctx, "/pulley/v1/environments/dev/desired/default", fmt.Sprintf(`{"v":1,"release":"1.0.0","tree":"%064d"}`, 1)); err != nil {
@@ -174,10 +177,10 @@ func registered(t *testing.T, server *etcdtest.Server, count int) {
 		if n.Num%100 == 0 {
 			said.Outcome, said.Attempt = model.Failed, &model.Attempt{Target: target, Started: 1, Finished: 1}
 		}
-		if err := st.Fleet.Register(ctx, "dev", host); err != nil {
+		if err := fleet.In(st).Register(ctx, "dev", host); err != nil {
 			t.Fatal(err)
 		}
-		if err := st.Node.Report(ctx, model.Identity{Node: node, Environment: "dev"}, said, nil, nil); err != nil {
+		if err := control.In(st).Report(ctx, model.Identity{Node: node, Environment: "dev"}, said, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -17,8 +17,10 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/desired/control"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 const (
@@ -54,7 +56,7 @@ func TestBenchArrivals(t *testing.T) {
 			arrived++
 			name := fmt.Sprint("controller", arrived)
 			h := model.Host{Node: name, Role: "controller", Hostname: name, Addresses: []string{fmt.Sprintf("10.0.%d.%d", arrived>>8, arrived&255)}, MachineID: fmt.Sprintf("%032d", arrived), At: time.Now()}
-			if err := st.Fleet.Register(t.Context(), "dev", h); err != nil {
+			if err := fleet.In(st).Register(t.Context(), "dev", h); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -76,9 +78,9 @@ func TestBenchArrivals(t *testing.T) {
 		arrived, runs[0], runs[len(runs)-1], lists[0], lists[len(lists)-1], limit, missed)
 }
 
-func (m *benchEtcd) open(t *testing.T) *store.Store {
+func (m *benchEtcd) open(t *testing.T) *etcd.DB {
 	t.Helper()
-	st, err := store.Open(store.Config{Endpoints: []string{m.endpoint}, Timeout: time.Minute})
+	st, err := etcd.Open(etcd.Config{Endpoints: []string{m.endpoint}, Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +112,7 @@ func (m *benchEtcd) publishSeen(t *testing.T, dir string) {
 	st := m.open(t)
 	for n := range consumers {
 		name := fmt.Sprint("balancer", n+1)
-		if err := st.Fleet.Register(t.Context(), "dev", model.Host{Node: name, Role: "balancer", Hostname: name, MachineID: fmt.Sprintf("%032d", n+1), At: time.Now()}); err != nil {
+		if err := fleet.In(st).Register(t.Context(), "dev", model.Host{Node: name, Role: "balancer", Hostname: name, MachineID: fmt.Sprintf("%032d", n+1), At: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -198,7 +200,7 @@ func startReaders(t *testing.T, m *benchEtcd) *readers {
 			defer ticker.Stop()
 			for ctx.Err() == nil {
 				begun := time.Now()
-				_, err := st.Node.Desire(ctx, model.Identity{Node: "balancer1", Role: "balancer", Environment: "dev"})
+				_, err := control.In(st).Desire(ctx, model.Identity{Node: "balancer1", Role: "balancer", Environment: "dev"})
 				if ctx.Err() != nil {
 					return
 				}

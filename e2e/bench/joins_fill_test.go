@@ -13,9 +13,10 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.uber.org/zap"
 
+	"pulley/internal/access"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 // fill writes the users and roles of nodes into the file of a stopped member, with the final content that etcd would
@@ -56,11 +57,11 @@ func (d *joinServer) people(incarnations []string) {
 			for i := range todo {
 				node := fmt.Sprint("compute", i+1)
 				name := pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: node, Incarnation: incarnations[i]}
-				err := d.st.Identities.Put(d.t.Context(), d.ref, store.Identity{
+				err := access.IdentitiesIn(d.st).Put(d.t.Context(), d.ref, access.Identity{
 					Node: node, Role: "compute", User: name.String(), Incarnation: name.Incarnation, Machine: "old-" + node, Joined: time.Now(),
 				}, 0)
 				if err == nil {
-					err = d.st.Fleet.Register(d.t.Context(), "dev", model.Host{Node: node, Role: "compute", MachineID: "old-" + node})
+					err = fleet.In(d.st).Register(d.t.Context(), "dev", model.Host{Node: node, Role: "compute", MachineID: "old-" + node})
 				}
 				if err != nil {
 					d.t.Error(err)

@@ -18,13 +18,18 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/access"
+	"pulley/internal/desired/control"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/join"
 	"pulley/internal/join/server"
+	"pulley/internal/machines/records"
 	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/serve"
 	"pulley/internal/serve/member"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 const (
@@ -53,7 +58,7 @@ func TestBenchJoins(t *testing.T) {
 type joinServer struct {
 	t      *testing.T
 	etcd   *member.Secured
-	st     *store.Store
+	st     *etcd.DB
 	server string
 	ref    model.Ref
 }
@@ -70,16 +75,16 @@ func secureConfig(dir string) member.SecureConfig {
 // newJoinServer starts serve. With precreate, it pre-creates users like a real one.
 func newJoinServer(t *testing.T, dir string, precreate bool) *joinServer {
 	t.Helper()
-	etcd, err := member.StartSecure(t.Context(), secureConfig(dir))
+	served, err := member.StartSecure(t.Context(), secureConfig(dir))
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &joinServer{t: t, etcd: etcd, ref: model.Ref{Environment: "dev"}}
-	if d.st, err = store.Open(etcd.Connection); err != nil {
+	d := &joinServer{t: t, etcd: served, ref: model.Ref{Environment: "dev"}}
+	if d.st, err = etcd.Open(served.Connection); err != nil {
 		t.Fatal(err)
 	}
-	at := server.New(server.Config{Store: d.st, CA: etcd.Certificates.CA, Left: store.LeftRecord, Endpoints: etcd.Connection.Endpoints})
-	certificate, err := serve.LoadCertificate(etcd.Certificates.Server(), etcd.Certificates.Server(), func(err error) { t.Error(err) })
+	at := server.New(server.Config{DB: d.st, CA: served.Certificates.CA, Left: records.Left, Endpoints: served.Connection.Endpoints})
+	certificate, err := serve.LoadCertificate(served.Certificates.Server(), served.Certificates.Server(), func(err error) { t.Error(err) })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +93,7 @@ func newJoinServer(t *testing.T, dir string, precreate bool) *joinServer {
 		t.Fatal(err)
 	}
 	server := serve.NewServer(serve.Web{Join: at.Handler()}, certificate, slog.New(slog.DiscardHandler))
-	etcd.Certificates.AskForCertificates(server.TLSConfig)
+	served.Certificates.AskForCertificates(server.TLSConfig)
 	ctx, cancel := context.WithCancel(t.Context())
 	var loops sync.WaitGroup
 	loops.Go(func() {
@@ -97,7 +102,7 @@ func newJoinServer(t *testing.T, dir string, precreate bool) *joinServer {
 		}
 	})
 	if precreate {
-		k, err := serve.NewTasks(serve.TasksConfig{Store: d.st, Certificates: etcd.Certificates, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
+		k, err := serve.NewTasks(serve.TasksConfig{DB: d.st, Certificates: served.Certificates, Now: time.Now, Log: slog.New(slog.DiscardHandler)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +114,7 @@ func newJoinServer(t *testing.T, dir string, precreate bool) *joinServer {
 		_ = server.Close()
 		loops.Wait()
 		_ = d.st.Close()
-		etcd.Close()
+		served.Close()
 	})
 	return d
 }
@@ -121,12 +126,12 @@ func (d *joinServer) calls(n int) {
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	_, revision, err := d.st.Environments.Spec(d.t.Context(), d.ref)
+	_, revision, err := specs.In(d.st).Spec(d.t.Context(), d.ref)
 	if err == nil {
-		err = d.st.Environments.PutSpec(d.t.Context(), e, revision)
+		err = specs.In(d.st).PutSpec(d.t.Context(), e, revision)
 	}
 	if err == nil {
-		err = d.st.Access.EnsureEnvironment(d.t.Context(), "dev")
+		err = access.In(d.st).EnsureEnvironment(d.t.Context(), "dev")
 	}
 	if err != nil {
 		d.t.Fatal(err)
@@ -135,7 +140,7 @@ func (d *joinServer) calls(n int) {
 
 func (d *joinServer) token() string {
 	d.t.Helper()
-	text, _, err := d.st.Tokens.Create(d.t.Context(), store.Token{Environment: "dev", Role: "compute", Created: time.Now(), Expires: time.Now().Add(time.Hour)})
+	text, _, err := access.TokensIn(d.st).Create(d.t.Context(), access.Token{Environment: "dev", Role: "compute", Created: time.Now(), Expires: time.Now().Add(time.Hour)})
 	if err != nil {
 		d.t.Fatal(err)
 	}
@@ -208,7 +213,7 @@ func (d *joinServer) reads(as joined) (stop func() time.Duration) {
 	var all []time.Duration
 	var readers sync.WaitGroup
 	for range bystanders {
-		st, err := store.Open(config)
+		st, err := etcd.Open(config)
 		if err != nil {
 			d.t.Fatal(err)
 		}
@@ -216,7 +221,7 @@ func (d *joinServer) reads(as joined) (stop func() time.Duration) {
 			defer st.Close()
 			for tick := time.NewTicker(20 * time.Millisecond); ; {
 				begun := time.Now()
-				_, err := st.Node.Desire(ctx, model.Identity{Node: as.Node, Role: "compute", Environment: "dev"})
+				_, err := control.In(st).Desire(ctx, model.Identity{Node: as.Node, Role: "compute", Environment: "dev"})
 				took := time.Since(begun)
 				if ctx.Err() != nil {
 					return
@@ -286,7 +291,7 @@ func benchPaced(t *testing.T) {
 func (d *joinServer) awaitReserves(n int) {
 	d.t.Helper()
 	for end := time.Now().Add(3 * time.Minute); ; <-time.After(200 * time.Millisecond) {
-		all, _, err := d.st.Identities.Precreated(d.t.Context(), d.ref)
+		all, _, err := access.IdentitiesIn(d.st).Precreated(d.t.Context(), d.ref)
 		if err != nil {
 			d.t.Fatal(err)
 		}
@@ -320,7 +325,7 @@ func (d *joinServer) tellPaced(name string, got []joined, first string, read tim
 		again += j.tries - 1
 		took = append(took, j.took)
 	}
-	hosts, err := d.st.Fleet.Hosts(d.t.Context(), d.ref)
+	hosts, err := fleet.In(d.st).Hosts(d.t.Context(), d.ref)
 	if err != nil || len(hosts) != len(names) || twice > 0 || lost > 0 {
 		d.t.Errorf("%d hosts, %d names, %d twice, %d lost: %v", len(hosts), len(names), twice, lost, err)
 	}
@@ -339,9 +344,9 @@ func (d *joinServer) mayReport(got []joined) {
 		config.Cert, config.Key = file, file
 		err := j.key.Save(file)
 		if err == nil {
-			var st *store.Store
-			if st, err = store.Open(config); err == nil {
-				err = st.Node.Report(d.t.Context(), model.Identity{Node: j.Node, Role: "compute", Environment: "dev"}, model.Status{Node: j.Node}, nil, nil)
+			var st *etcd.DB
+			if st, err = etcd.Open(config); err == nil {
+				err = control.In(st).Report(d.t.Context(), model.Identity{Node: j.Node, Role: "compute", Environment: "dev"}, model.Status{Node: j.Node}, nil, nil)
 				_ = st.Close()
 			}
 		}
@@ -369,7 +374,7 @@ func benchSize(t *testing.T, n int) {
 	begun := time.Now()
 	const changes = 5
 	for i := range changes {
-		if err := d.st.Access.EnsureOperator(t.Context(), pki.Name{Prefix: "pulley", Kind: pki.KindOperator, Subject: fmt.Sprint("o", i), Incarnation: pki.NewIncarnation()}.String(), store.RoleViewer); err != nil {
+		if err := access.In(d.st).EnsureOperator(t.Context(), pki.Name{Prefix: "pulley", Kind: pki.KindOperator, Subject: fmt.Sprint("o", i), Incarnation: pki.NewIncarnation()}.String(), access.RoleViewer); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -382,12 +387,12 @@ func benchSize(t *testing.T, n int) {
 	plain := d.joins("plain", token)
 	plainRead := stop()
 
-	taken, err := d.st.Fleet.Hosts(t.Context(), d.ref)
+	taken, err := fleet.In(d.st).Hosts(t.Context(), d.ref)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range sampled {
-		if _, err := d.st.Identities.Precreate(t.Context(), d.ref, fmt.Sprint("compute", len(taken)+1+i), time.Now()); err != nil {
+		if _, err := access.IdentitiesIn(d.st).Precreate(t.Context(), d.ref, fmt.Sprint("compute", len(taken)+1+i), time.Now()); err != nil {
 			t.Fatal(err)
 		}
 	}

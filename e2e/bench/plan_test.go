@@ -12,9 +12,13 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/desired/control"
+	"pulley/internal/etcd"
+	"pulley/internal/etcd/cluster"
+	"pulley/internal/fleet"
 	"pulley/internal/machines"
+	"pulley/internal/machines/records"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 const (
@@ -28,16 +32,16 @@ func TestBenchPlan(t *testing.T) {
 	w := newWorld(t)
 	w.mkdir(w.dir(""))
 	ctx, dev := t.Context(), model.Ref{Environment: "dev"}
-	st, err := store.Open(store.Config{Endpoints: []string{w.server.Endpoint}, CACert: w.pki.CA, Cert: w.pki.ClientCert, Key: w.pki.ClientKey, Timeout: 30 * time.Second})
+	st, err := etcd.Open(etcd.Config{Endpoints: []string{w.server.Endpoint}, CACert: w.pki.CA, Cert: w.pki.ClientCert, Key: w.pki.ClientKey, Timeout: 30 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	owner, err := st.Cluster.InstallationID(ctx, "bench")
+	owner, err := cluster.In(st).InstallationID(ctx, "bench")
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, err := st.Machines.BeginApply(ctx, dev, "bench")
+	a, err := records.In(st).BeginApply(ctx, dev, "bench")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,10 +60,10 @@ func TestBenchPlan(t *testing.T) {
 			SeenAt: now, RanAt: now, Outcome: model.Unchanged, Settings: model.DefaultSettings(), Version: "1.0.0", Machine: host.MachineID, Boot: id,
 		}
 		r := machines.Record{Node: node, Name: n.Hostname(), ID: id, Phase: machines.Made, Driver: "exec", Tries: 1, By: "bench", At: now}
-		if err := st.Fleet.Register(ctx, "dev", host); err != nil {
+		if err := fleet.In(st).Register(ctx, "dev", host); err != nil {
 			t.Fatal(err)
 		}
-		if err := st.Node.Report(ctx, model.Identity{Node: node, Environment: "dev"}, said, nil, nil); err != nil {
+		if err := control.In(st).Report(ctx, model.Identity{Node: node, Environment: "dev"}, said, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := a.Put(ctx, r, nil); err != nil {

@@ -9,12 +9,16 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
+	"pulley/internal/machines/records"
 	"pulley/internal/model"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/rollout"
+	"pulley/internal/rollout/journal"
 	"pulley/internal/serve/control"
-	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/sim"
 )
@@ -52,29 +56,29 @@ func benchController(t *testing.T, p rollout.Policy, name string) (lines []strin
 	server, ctx, dev := etcdtest.Start(t), t.Context(), model.Ref{Environment: "dev"}
 	registered(t, server, rolled)
 	through := startTap(t, server.Endpoint)
-	st, err := store.Open(store.Config{Endpoints: []string{through.endpoint}, Timeout: time.Minute})
+	st, err := etcd.Open(etcd.Config{Endpoints: []string{through.endpoint}, Timeout: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
 	r := release.Release{Version: "1.5.0", Author: "bench", At: time.Now().UTC(), Content: content.Record{Tree: fmt.Sprintf("%064d", 2)}}
-	publishing, err := st.Releases.BeginPublish(ctx, "bench")
+	publishing, err := release.In(st).BeginPublish(ctx, "bench")
 	if err == nil {
-		_, err = st.Releases.Put(ctx, publishing, r, nil, nil)
+		_, err = release.In(st).Put(ctx, publishing, r, nil, nil)
 		err = errors.Join(err, publishing.Close())
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	hosts, err := st.Fleet.Hosts(ctx, dev)
+	hosts, err := fleet.In(st).Hosts(ctx, dev)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := st.Targets.Desires(ctx, dev)
+	d, err := targets.In(st).Desires(ctx, dev)
 	if err != nil {
 		t.Fatal(err)
 	}
-	candidates := store.Candidates(hosts, d, rollout.Plan{Kind: rollout.Take, Target: r.Target()})
+	candidates := journal.Candidates(hosts, d, rollout.Plan{Kind: rollout.Take, Target: r.Target()})
 	if len(p.Limits()) > 0 {
 		for i := range candidates {
 			candidates[i].Places = []string{fmt.Sprintf("rack=r%d", i%racks)}
@@ -84,7 +88,7 @@ func benchController(t *testing.T, p rollout.Policy, name string) (lines []strin
 	var plan rollout.Plan
 	row := []float64{milliseconds(func() { plan, err = rollout.Make(order, candidates) })}
 	if err == nil {
-		plan, err = st.Campaigns.Start(ctx, dev, d, plan, store.Author{By: "bench", At: time.Now()})
+		plan, err = journal.In(st).Start(ctx, dev, d, plan, targets.Author{By: "bench", At: time.Now()})
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +105,7 @@ func benchController(t *testing.T, p rollout.Policy, name string) (lines []strin
 		requests := float64(server.Requests()-before) / float64(times)
 		lines = append(lines, fmt.Sprintf("| %s | %s | %.0f | %.0f | %.0f |", name, what, requests, float64(through.settledBytes()-bytes)/float64(times), 1e3*took.Seconds()/float64(times)))
 	}
-	c := &control.Controller{Store: st, Ref: dev, Now: time.Now}
+	c := &control.Controller{DB: st, Ref: dev, Now: time.Now}
 	advance := func() {
 		if wait, err := c.Advance(ctx); err != nil || wait.Code != rollout.WaitNodes || wait.Count != rolled/10 {
 			t.Fatalf("it waits for %+v: %v", wait, err)
@@ -113,15 +117,15 @@ func benchController(t *testing.T, p rollout.Policy, name string) (lines []strin
 }
 
 // benchSteps measures the functions on what the controller reads, and writes nothing.
-func benchSteps(t *testing.T, st *store.Store, ref model.Ref, plan rollout.Plan) []float64 {
+func benchSteps(t *testing.T, st *etcd.DB, ref model.Ref, plan rollout.Plan) []float64 {
 	t.Helper()
-	c, err := st.Campaigns.Get(t.Context(), ref, plan.ID, nil)
+	c, err := journal.In(st).Get(t.Context(), ref, plan.ID, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	now := time.Now()
 	_, o, err := rollout.Decide(c.Plan, c.State, now, func(needs rollout.Needs) (rollout.Observed, error) {
-		return st.Campaigns.Observe(t.Context(), ref, c, needs, store.RecordAway, now)
+		return journal.In(st).Observe(t.Context(), ref, c, needs, records.Away, now)
 	})
 	if err != nil {
 		t.Fatal(err)

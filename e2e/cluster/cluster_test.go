@@ -20,9 +20,12 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/hieradata"
+	"pulley/internal/access"
 	"pulley/internal/data"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 const (
@@ -180,7 +183,7 @@ func (w *world) createTokens(ctx context.Context) {
 		for end := time.Now().Add(5 * time.Second); ctx.Err() == nil && time.Now().Before(end); time.Sleep(slower(80*time.Millisecond, n)) {
 			n++
 			key, now := fmt.Sprintf("t%d", n), time.Now().UTC().Truncate(time.Second)
-			_, _, err := st.Tokens.Create(context.WithoutCancel(ctx), store.Token{Operator: key, As: store.RoleViewer, Uses: 1, Created: now, Expires: now.Add(time.Hour), By: "ann"})
+			_, _, err := access.TokensIn(st).Create(context.WithoutCancel(ctx), access.Token{Operator: key, As: access.RoleViewer, Uses: 1, Created: now, Expires: now.Add(time.Hour), By: "ann"})
 			w.wrote(tokenWrite, key, outcomeOf(err), fmt.Sprint(err))
 		}
 		_ = st.Close()
@@ -375,9 +378,9 @@ func (w *world) promoteWithoutServe() time.Duration {
 }
 
 // store returns a connection of the administrator.
-func (w *world) store() (*store.Store, error) {
+func (w *world) store() (*etcd.DB, error) {
 	admin := filepath.Join(w.dir, "data/pki/admin.pem")
-	return store.Open(store.Config{Endpoints: strings.Split(w.endpoints(), ","), CACert: filepath.Join(w.dir, "data/pki/bundle.pem"), Cert: admin, Key: admin})
+	return etcd.Open(etcd.Config{Endpoints: strings.Split(w.endpoints(), ","), CACert: filepath.Join(w.dir, "data/pki/bundle.pem"), Cert: admin, Key: admin})
 }
 
 // inForce reads what is in force, by kind and key.
@@ -398,7 +401,7 @@ func (w *world) inForce() map[string]map[string]bool {
 	for _, kind := range []string{tokenWrite, dataWrite, releaseWrite, promotionWrite, joinWrite, runWrite} {
 		all[kind] = map[string]bool{}
 	}
-	tokens, damaged, err := st.Tokens.List(ctx)
+	tokens, damaged, err := access.TokensIn(st).List(ctx)
 	fail(err)
 	if len(damaged) > 0 {
 		w.t.Errorf("damaged tokens: %q", damaged)
@@ -411,7 +414,7 @@ func (w *world) inForce() map[string]map[string]bool {
 	for _, v := range values {
 		all[dataWrite][v.Key] = true
 	}
-	history, _, err := st.Targets.History(ctx, ref, 0)
+	history, _, err := targets.In(st).History(ctx, ref, 0)
 	fail(err)
 	for _, c := range history {
 		all[promotionWrite][strings.TrimSpace(string(c.Why))] = true
@@ -421,7 +424,7 @@ func (w *world) inForce() map[string]map[string]bool {
 	for _, r := range releases {
 		all[releaseWrite][r.Version] = true
 	}
-	hosts, err := st.Fleet.Hosts(ctx, ref)
+	hosts, err := fleet.In(st).Hosts(ctx, ref)
 	fail(err)
 	for name := range hosts {
 		all[joinWrite][name] = true

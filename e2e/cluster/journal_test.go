@@ -56,33 +56,33 @@ type tick struct {
 }
 
 // journal is what happened. It is safe for concurrent use.
-type journal struct {
+type writeLog struct {
 	mu     sync.Mutex
 	writes []write
 	faults []fault
 	ticks  []tick
 }
 
-func (j *journal) wrote(kind, key string, o outcome, answer string) {
+func (j *writeLog) wrote(kind, key string, o outcome, answer string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.writes = append(j.writes, write{kind, key, o, answer})
 }
 
-func (j *journal) ticked(t tick) {
+func (j *writeLog) ticked(t tick) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.ticks = append(j.ticks, t)
 }
 
-func (j *journal) fault(f fault) {
+func (j *writeLog) fault(f fault) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.faults = append(j.faults, f)
 }
 
 // judge compares the writes with what is in force. It returns the number of writes by kind and outcome.
-func (j *journal) judge(inForce map[string]map[string]bool) (wrong []string, count map[string]map[outcome]int) {
+func (j *writeLog) judge(inForce map[string]map[string]bool) (wrong []string, count map[string]map[outcome]int) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	count = map[string]map[outcome]int{}
@@ -109,7 +109,7 @@ func (j *journal) judge(inForce map[string]map[string]bool) (wrong []string, cou
 }
 
 // failover returns, in order, the time from each fault to the end of each node's first good tick that began after it.
-func (j *journal) failover() (all []time.Duration) {
+func (j *writeLog) failover() (all []time.Duration) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	for _, f := range j.faults {
@@ -137,7 +137,7 @@ func (j *journal) failover() (all []time.Duration) {
 }
 
 // exits counts the ticks by their exit code.
-func (j *journal) exits() map[int]int {
+func (j *writeLog) exits() map[int]int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	all := map[int]int{}
@@ -148,7 +148,7 @@ func (j *journal) exits() map[int]int {
 }
 
 // kinds counts the faults.
-func (j *journal) kinds() string {
+func (j *writeLog) kinds() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	count, names := map[string]int{}, []string{}

@@ -22,6 +22,7 @@ import (
 
 	"pulley/internal/model"
 	"pulley/internal/rollout"
+	"pulley/internal/rollout/journal"
 )
 
 // rolloutsEnv is the number of rollouts over 14 nodes; unset: one over 6.
@@ -286,7 +287,7 @@ func (o *observer) fetch(ctx context.Context, id string) *rollout.Plan {
 			return err
 		}
 		defer st.Close()
-		c, err := st.Campaigns.Get(ctx, model.Ref{Environment: "dev"}, id, nil)
+		c, err := journal.In(st).Get(ctx, model.Ref{Environment: "dev"}, id, nil)
 		if err == nil {
 			plan = &c.Plan
 		}

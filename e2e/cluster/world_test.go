@@ -22,7 +22,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/internal/atomicfile"
-	"pulley/internal/store"
+	"pulley/internal/etcd"
 	"pulley/internal/testbed/puppettest"
 )
 
@@ -33,7 +33,7 @@ type world struct {
 	t   *testing.T
 	dir string
 	pin string // fingerprint of the CA
-	journal
+	writeLog
 
 	mu         sync.Mutex
 	present    []*member // of the cluster
@@ -137,8 +137,8 @@ func (w *world) setMembers(all []*member) {
 
 // goodTick returns an error until a node has succeeded with a tick that began after a time.
 func (w *world) goodTick(node string, after time.Time) error {
-	w.journal.mu.Lock()
-	defer w.journal.mu.Unlock()
+	w.writeLog.mu.Lock()
+	defer w.writeLog.mu.Unlock()
 	for _, t := range slices.Backward(w.ticks) {
 		if t.node == node && t.exit == 0 && t.began.After(after) {
 			return nil
@@ -198,7 +198,7 @@ func outcomeOf(err error) outcome {
 	switch {
 	case err == nil:
 		return acknowledged
-	case errors.Is(err, store.ErrUnknownOutcome), strings.Contains(err.Error(), store.ErrUnknownOutcome.Error()):
+	case errors.Is(err, etcd.ErrUnknownOutcome), strings.Contains(err.Error(), etcd.ErrUnknownOutcome.Error()):
 		return unknown
 	}
 	return refused

@@ -62,7 +62,7 @@ func (c *Connection) Fill(e Env) {
 	if s := e.Getenv("PULLEY_TIMEOUT"); s != "" && c.Timeout == 0 {
 		var err error
 		if c.Timeout, err = ParseDuration(s); err != nil {
-			c.Timeout = -1 // rejected by Check, and by the store
+			c.Timeout = -1 // rejected by Check, and by etcd.Open
 		}
 	}
 	for i, endpoint := range c.Endpoints {
@@ -132,7 +132,7 @@ func (c *Connection) Author(e Env) string {
 	return cert.Subject.CommonName
 }
 
-// Config returns the configuration of the store.
+// Config returns how to connect to etcd.
 func (c *Connection) Config() etcd.Config {
 	endpoints := c.Endpoints
 	if len(endpoints) == 0 {

@@ -11,15 +11,16 @@ import (
 	"strings"
 
 	"pulley/hieradata"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
-	"pulley/internal/store"
 )
 
 // Edited is the result of a change of live data.
 type Edited struct {
-	store.Change
+	targets.Change
 	Layers      []hieradata.Layer // that changed, or that should have
 	Made        bool              // false: the layers have these values and the signature already
 	Same        bool              // the layers have these values already; a made change only adds the signature
@@ -35,7 +36,7 @@ type Edited struct {
 
 // EditLayer makes the next generation of live data with one layer edited. It returns a ChangedLayer if an edit of a whole layer was
 // based on another state of it.
-func EditLayer(ctx context.Context, s *store.Store, ref model.Ref, e LayerEdit, a promotion.Author) (done Edited, err error) {
+func EditLayer(ctx context.Context, s *etcd.DB, ref model.Ref, e LayerEdit, a promotion.Author) (done Edited, err error) {
 	return again(func() (Edited, error) { return editLayer(ctx, s, ref, e, a) })
 }
 
@@ -49,31 +50,31 @@ func again(do func() (Edited, error)) (done Edited, err error) {
 }
 
 // commit makes the next generation from data with these layers. With a.Rollout, it does not become the target.
-func commit(ctx context.Context, s *store.Store, ref model.Ref, d store.Desires, data store.Data, layers map[hieradata.Layer][]byte, a promotion.Author) (store.Change, error) {
+func commit(ctx context.Context, s *etcd.DB, ref model.Ref, d targets.Desires, data targets.Data, layers map[hieradata.Layer][]byte, a promotion.Author) (targets.Change, error) {
 	if !a.Rollout {
-		return s.Targets.ChangeData(ctx, ref, d, data, layers, a.Signing())
+		return targets.In(s).ChangeData(ctx, ref, d, data, layers, a.Signing())
 	}
 	if d.Gate.Rollout != "" {
-		return store.Change{}, fmt.Errorf("cannot start a rollout in %s: %w", ref, &store.CampaignError{ID: d.Gate.Rollout})
+		return targets.Change{}, fmt.Errorf("cannot start a rollout in %s: %w", ref, &targets.CampaignError{ID: d.Gate.Rollout})
 	}
-	added, err := s.Targets.AddData(ctx, ref, d, data, layers, a.Signing())
-	return store.Change{Kind: store.DataChange, Before: d.Default, After: added.Overlay(d.Default)}, err
+	added, err := targets.In(s).AddData(ctx, ref, d, data, layers, a.Signing())
+	return targets.Change{Kind: targets.DataChange, Before: d.Default, After: added.Overlay(d.Default)}, err
 }
 
 // findLayer is promotion.Find, which also accepts a role or a node that only has a layer: what a removed one left can be read and removed.
-func findLayer(ctx context.Context, s *store.Store, ref model.Ref, scope promotion.Scope) (store.FleetState, error) {
+func findLayer(ctx context.Context, s *etcd.DB, ref model.Ref, scope promotion.Scope) (fleet.FleetState, error) {
 	f, err := promotion.Find(ctx, s, ref, scope)
 	if err == nil || f.Spec == nil {
 		return f, err
 	}
-	data, unread := s.Targets.Data(ctx, ref, f.Desires)
+	data, unread := targets.In(s).Data(ctx, ref, f.Desires)
 	if _, has := data.Layers[LayerEdit{Scope: scope}.Layer()]; unread == nil && has {
 		return f, nil
 	}
 	return f, errors.Join(err, unread)
 }
 
-func editLayer(ctx context.Context, s *store.Store, ref model.Ref, e LayerEdit, a promotion.Author) (Edited, error) {
+func editLayer(ctx context.Context, s *etcd.DB, ref model.Ref, e LayerEdit, a promotion.Author) (Edited, error) {
 	f, err := findLayer(ctx, s, ref, e.Scope)
 	if err != nil {
 		return Edited{}, err
@@ -82,7 +83,7 @@ func editLayer(ctx context.Context, s *store.Store, ref model.Ref, e LayerEdit, 
 	if err := of.check(layer); err != nil {
 		return Edited{}, err
 	}
-	data, err := s.Targets.Data(ctx, ref, f.Desires)
+	data, err := targets.In(s).Data(ctx, ref, f.Desires)
 	if err != nil {
 		return Edited{}, err
 	}
@@ -116,12 +117,12 @@ func editLayer(ctx context.Context, s *store.Store, ref model.Ref, e LayerEdit, 
 }
 
 // OpenLayer reads the layer of an edit in the form that EditLayer takes back, and the number of the generation in force.
-func OpenLayer(ctx context.Context, s *store.Store, ref model.Ref, e LayerEdit) (LayerText, int64, error) {
+func OpenLayer(ctx context.Context, s *etcd.DB, ref model.Ref, e LayerEdit) (LayerText, int64, error) {
 	f, err := findLayer(ctx, s, ref, e.Scope)
 	if err != nil {
 		return LayerText{}, 0, err
 	}
-	data, err := s.Targets.Data(ctx, ref, f.Desires)
+	data, err := targets.In(s).Data(ctx, ref, f.Desires)
 	if err != nil {
 		return LayerText{}, 0, err
 	}
@@ -130,16 +131,16 @@ func OpenLayer(ctx context.Context, s *store.Store, ref model.Ref, e LayerEdit) 
 }
 
 // readLayer reads a layer of a generation; nil if it has none.
-func readLayer(ctx context.Context, s *store.Store, ref model.Ref, data store.Data, layer hieradata.Layer) ([]byte, error) {
+func readLayer(ctx context.Context, s *etcd.DB, ref model.Ref, data targets.Data, layer hieradata.Layer) ([]byte, error) {
 	digest, has := data.Layers[layer]
 	if !has {
 		return nil, nil
 	}
-	return s.Targets.Layer(ctx, ref.String(), digest)
+	return targets.In(s).Layer(ctx, ref.String(), digest)
 }
 
 // write makes the next generation with these layers, which differ by diffs.
-func (l *layering) write(data store.Data, layers map[hieradata.Layer][]byte, diffs []Difference, a promotion.Author) (Edited, error) {
+func (l *layering) write(data targets.Data, layers map[hieradata.Layer][]byte, diffs []Difference, a promotion.Author) (Edited, error) {
 	ctx, s, ref, f := l.ctx, l.s, l.ref, l.f
 	if a.Key == nil && !a.Unsigned && promotion.Signers(f, promotion.Scope{}) {
 		return Edited{}, promotion.UnsignedError("change the data of "+ref.String(), ref, "give --sign-key FILE")
@@ -212,12 +213,12 @@ func (e *ChangedLayer) Error() string {
 	return fmt.Sprintf("cannot change layer %s of %s: it changed after you opened it (data %d is by %s)", e.Layer, e.Ref, e.Number, e.By)
 }
 
-func changedLayer(ctx context.Context, s *store.Store, ref model.Ref, data store.Data, layer hieradata.Layer, opened string, now, ours []byte) error {
+func changedLayer(ctx context.Context, s *etcd.DB, ref model.Ref, data targets.Data, layer hieradata.Layer, opened string, now, ours []byte) error {
 	e := &ChangedLayer{Ref: ref, Layer: layer, Number: data.Number, By: data.By}
 	var base []byte
 	if opened != "" {
 		var err error
-		if base, err = s.Targets.Layer(ctx, ref.String(), opened); err != nil {
+		if base, err = targets.In(s).Layer(ctx, ref.String(), opened); err != nil {
 			return err
 		}
 	}
@@ -232,15 +233,15 @@ func changedLayer(ctx context.Context, s *store.Store, ref model.Ref, data store
 }
 
 // signData adds a missing signature to existing data. A generation never changes, so it creates a signed new one.
-func signData(ctx context.Context, s *store.Store, ref model.Ref, f store.FleetState, data store.Data, layer hieradata.Layer, a promotion.Author) (Edited, error) {
-	done := Edited{Same: true, Generation: model.Generation(data.Number), Change: store.Change{Kind: store.DataChange, After: f.Desires.Default}}
+func signData(ctx context.Context, s *etcd.DB, ref model.Ref, f fleet.FleetState, data targets.Data, layer hieradata.Layer, a promotion.Author) (Edited, error) {
+	done := Edited{Same: true, Generation: model.Generation(data.Number), Change: targets.Change{Kind: targets.DataChange, After: f.Desires.Default}}
 	if layer != "" {
 		done.Layers = []hieradata.Layer{layer}
 	}
 	if a.Key == nil {
 		return done, nil
 	}
-	current, err := s.Targets.Generation(ctx, ref.String(), done.Generation)
+	current, err := targets.In(s).Generation(ctx, ref.String(), done.Generation)
 	if err != nil {
 		return done, err
 	}
@@ -267,7 +268,7 @@ type Value struct {
 
 // Read returns one key of the environment's current live data, or all keys if key is "". It reads all layers, or
 // only the layer only, if it is not "".
-func Read(ctx context.Context, s *store.Store, ref model.Ref, only hieradata.Layer, key string) ([]Value, error) {
+func Read(ctx context.Context, s *etcd.DB, ref model.Ref, only hieradata.Layer, key string) ([]Value, error) {
 	f, err := findLayer(ctx, s, ref, scopeOf(only))
 	if err != nil {
 		return nil, err
@@ -276,7 +277,7 @@ func Read(ctx context.Context, s *store.Store, ref model.Ref, only hieradata.Lay
 	if err != nil {
 		return nil, err
 	}
-	data, err := s.Targets.Data(ctx, ref, f.Desires)
+	data, err := targets.In(s).Data(ctx, ref, f.Desires)
 	if err != nil {
 		return nil, err
 	}
@@ -285,7 +286,7 @@ func Read(ctx context.Context, s *store.Store, ref model.Ref, only hieradata.Lay
 		if only != "" && layer != only {
 			continue
 		}
-		b, err := s.Targets.Layer(ctx, ref.String(), data.Layers[layer])
+		b, err := targets.In(s).Layer(ctx, ref.String(), data.Layers[layer])
 		if err != nil {
 			return nil, err
 		}
@@ -307,7 +308,7 @@ func Read(ctx context.Context, s *store.Store, ref model.Ref, only hieradata.Lay
 		}
 	}
 	if key != "" && len(values) == 0 {
-		return nil, fmt.Errorf("cannot find %s in the live data of %s: %w\nto look in the release's own data: `pulley data lookup %s --node NODE -e %s`", key, ref, store.ErrNotFound, key, ref)
+		return nil, fmt.Errorf("cannot find %s in the live data of %s: %w\nto look in the release's own data: `pulley data lookup %s --node NODE -e %s`", key, ref, etcd.ErrNotFound, key, ref)
 	}
 	return values, nil
 }
@@ -320,7 +321,7 @@ func Awaiting(ref model.Ref, done Edited) fleet.Awaited {
 	for _, node := range done.Concerns {
 		concerned[node] = true
 	}
-	a.Has = func(f store.FleetState, n fleet.Node) bool {
+	a.Has = func(f fleet.FleetState, n fleet.Node) bool {
 		h, listed := f.Hosts[n.Node]
 		// A node that joined after the change is not among the concerned ones.
 		levels := hieradata.Hierarchy{}.Levels(h.Role, h.Node, "")

@@ -5,7 +5,7 @@ import (
 
 	"pulley/hieradata"
 	"pulley/internal/clip"
-	"pulley/internal/store"
+	"pulley/internal/desired/targets"
 )
 
 // Difference is a key whose value differs between two states of a layer.
@@ -81,12 +81,12 @@ func (d Difference) Lines() (lines []string) {
 const maxEditBytes = 256
 
 // historyEdit describes differences for the history: the first one, and how many follow.
-func historyEdit(diffs []Difference) *store.Edit {
+func historyEdit(diffs []Difference) *targets.Edit {
 	if len(diffs) == 0 {
 		return nil
 	}
 	first := diffs[0]
-	edit := &store.Edit{Layer: first.Layer, Key: first.Key, More: len(diffs) - 1}
+	edit := &targets.Edit{Layer: first.Layer, Key: first.Key, More: len(diffs) - 1}
 	if first.From != nil {
 		edit.From = clip.Line(onLine(*first.From), maxEditBytes)
 	}

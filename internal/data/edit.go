@@ -6,9 +6,9 @@ import (
 	"strings"
 
 	"pulley/hieradata"
+	"pulley/internal/desired/targets"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
-	"pulley/internal/store"
 )
 
 // LayerEdit is a change of one layer of live data: of some of its keys, or of the whole layer.
@@ -21,8 +21,8 @@ type LayerEdit struct {
 	Keys  []KeyEdit
 	Whole *LayerText // instead of Keys
 
-	Encrypted bool              // the release's own hierarchy decrypts live data
-	secret    *store.Recipients // the values are texts of secrets for these
+	Encrypted bool                // the release's own hierarchy decrypts live data
+	secret    *targets.Recipients // the values are texts of secrets for these
 }
 
 // KeyEdit is a change of one key.

@@ -12,9 +12,10 @@ import (
 	"time"
 
 	"pulley/hieradata"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
-	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -42,7 +43,7 @@ func TestEditorsLoseNoUpdate(t *testing.T) {
 	steps := 0
 	for left := interleavings; left > 0; steps++ {
 		e := editors[random.IntN(2)]
-		author := promotion.Author{Author: store.Author{By: e.name, At: time.Now()}}
+		author := promotion.Author{Author: targets.Author{By: e.name, At: time.Now()}}
 		key, value := string(rune('a'+random.IntN(4))), fmt.Sprintf("%s%d", e.name, steps)
 		switch {
 		case random.IntN(3) == 0: // a single key, without opening the layer
@@ -101,7 +102,7 @@ func TestEditorsAtOnceLoseNoUpdate(t *testing.T) {
 		for _, key := range []string{"a", "b"} {
 			go func() {
 				value := fmt.Sprint(round)
-				_, err := EditLayer(ctx, s, dev, LayerEdit{Keys: []KeyEdit{{key, &value}}}, promotion.Author{Author: store.Author{By: key, At: time.Now()}})
+				_, err := EditLayer(ctx, s, dev, LayerEdit{Keys: []KeyEdit{{key, &value}}}, promotion.Author{Author: targets.Author{By: key, At: time.Now()}})
 				results <- err
 			}()
 		}
@@ -116,7 +117,7 @@ func TestEditorsAtOnceLoseNoUpdate(t *testing.T) {
 	}
 }
 
-func layerNow(t *testing.T, s *store.Store, ref model.Ref) map[string]string {
+func layerNow(t *testing.T, s *etcd.DB, ref model.Ref) map[string]string {
 	t.Helper()
 	opened, _, err := OpenLayer(t.Context(), s, ref, LayerEdit{})
 	if err != nil {

@@ -14,15 +14,16 @@ import (
 	"pulley/hieradata"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
-	"pulley/internal/store"
 )
 
 // Import makes the live data of an environment that of a folder: a generation in which each layer is the folder's, and others are
 // removed. A secret that differs must have been set at its place in this environment: sealer asks serve.
-func Import(ctx context.Context, s *store.Store, ref model.Ref, dir string, encrypted bool, sealer func() (Sealer, error), a promotion.Author) (done Edited, err error) {
+func Import(ctx context.Context, s *etcd.DB, ref model.Ref, dir string, encrypted bool, sealer func() (Sealer, error), a promotion.Author) (done Edited, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
 		return Edited{}, fmt.Errorf("cannot import %s: %w", dir, err)
@@ -38,12 +39,12 @@ func Import(ctx context.Context, s *store.Store, ref model.Ref, dir string, encr
 	return again(func() (Edited, error) { return importFolder(ctx, s, ref, wanted, encrypted, sealer, a) })
 }
 
-func importFolder(ctx context.Context, s *store.Store, ref model.Ref, wanted map[hieradata.Layer][]byte, encrypted bool, sealer func() (Sealer, error), a promotion.Author) (Edited, error) {
+func importFolder(ctx context.Context, s *etcd.DB, ref model.Ref, wanted map[hieradata.Layer][]byte, encrypted bool, sealer func() (Sealer, error), a promotion.Author) (Edited, error) {
 	f, err := promotion.Find(ctx, s, ref, promotion.Scope{})
 	if err != nil {
 		return Edited{}, err
 	}
-	data, err := s.Targets.Data(ctx, ref, f.Desires)
+	data, err := targets.In(s).Data(ctx, ref, f.Desires)
 	if err != nil {
 		return Edited{}, err
 	}
@@ -93,7 +94,7 @@ func importFolder(ctx context.Context, s *store.Store, ref model.Ref, wanted map
 }
 
 // known refuses a layer of a role or a node that the environment does not have: its name may be misspelled.
-func known(f store.FleetState, scope promotion.Scope) error {
+func known(f fleet.FleetState, scope promotion.Scope) error {
 	if scope.Role != "" {
 		return fleet.CheckRole(f.Spec, scope.Role)
 	}
@@ -110,12 +111,12 @@ func known(f store.FleetState, scope promotion.Scope) error {
 // Export writes the live data of an environment into a folder, in the form that Import reads. It returns the generation, and the
 // files that it wrote. Without replace, it refuses to change a file, and to leave a layer there that the data does not have; with
 // replace, it removes these layers.
-func Export(ctx context.Context, s *store.Store, ref model.Ref, dir string, replace bool) (number model.Generation, files []string, err error) {
+func Export(ctx context.Context, s *etcd.DB, ref model.Ref, dir string, replace bool) (number model.Generation, files []string, err error) {
 	f, err := promotion.Find(ctx, s, ref, promotion.Scope{})
 	if err != nil {
 		return 0, nil, err
 	}
-	data, err := s.Targets.Data(ctx, ref, f.Desires)
+	data, err := targets.In(s).Data(ctx, ref, f.Desires)
 	if err != nil {
 		return 0, nil, err
 	}

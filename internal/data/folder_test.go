@@ -11,9 +11,10 @@ import (
 	"time"
 
 	"pulley/hieradata"
+	"pulley/internal/desired/targets"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
-	"pulley/internal/store"
+	"pulley/internal/publish/prune"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -23,7 +24,7 @@ func TestLargeFolderIsOneGeneration(t *testing.T) {
 	t.Parallel()
 	_, s := etcdtest.FleetOfOne(t, "roles:\n  web: {cardinality: 400}\n")
 	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
-	author := promotion.Author{Author: store.Author{By: "ann", At: time.Now()}}
+	author := promotion.Author{Author: targets.Author{By: "ann", At: time.Now()}}
 	dir := t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "nodes"), 0o700); err != nil {
 		t.Fatal(err)
@@ -35,7 +36,7 @@ func TestLargeFolderIsOneGeneration(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	prune, err := s.Prunes.BeginPrune(ctx, "ben")
+	prune, err := prune.In(s).BeginPrune(ctx, "ben")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +80,7 @@ func TestFolderRefuses(t *testing.T) {
 	}
 	_, s := etcdtest.FleetOfOne(t, "roles:\n  web: {cardinality: 1}\n")
 	value := strings.Repeat("x", 600<<10)
-	_, err = EditLayer(t.Context(), s, model.Ref{Environment: "dev"}, LayerEdit{Keys: []KeyEdit{{"a", &value}}}, promotion.Author{Author: store.Author{By: "ann", At: time.Now()}})
+	_, err = EditLayer(t.Context(), s, model.Ref{Environment: "dev"}, LayerEdit{Keys: []KeyEdit{{"a", &value}}}, promotion.Author{Author: targets.Author{By: "ann", At: time.Now()}})
 	if err == nil || !strings.Contains(err.Error(), "a layer may be at most") {
 		t.Errorf("%v", err)
 	}

@@ -10,9 +10,10 @@ import (
 
 	"pulley/hieradata"
 	"pulley/internal/desired"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
-	"pulley/internal/store"
 )
 
 // GenerationEntry is a generation of live data in its history.
@@ -29,12 +30,12 @@ type GenerationEntry struct {
 
 // Generations lists the newest generations of an environment's live data, highest first, and how many more there are. Only
 // generations that changed the layer only count, unless it is "". A limit of 0 is no limit.
-func Generations(ctx context.Context, s *store.Store, ref model.Ref, only hieradata.Layer, limit int) (list []GenerationEntry, left int, err error) {
+func Generations(ctx context.Context, s *etcd.DB, ref model.Ref, only hieradata.Layer, limit int) (list []GenerationEntry, left int, err error) {
 	f, err := promotion.Find(ctx, s, ref, promotion.Scope{})
 	if err != nil {
 		return nil, 0, err
 	}
-	numbers, err := s.Targets.Generations(ctx, ref)
+	numbers, err := targets.In(s).Generations(ctx, ref)
 	if err != nil {
 		return nil, 0, err
 	}
@@ -47,7 +48,7 @@ func Generations(ctx context.Context, s *store.Store, ref model.Ref, only hierad
 		if g, has := read[n]; has {
 			return g, nil
 		}
-		g, err := s.Targets.Generation(ctx, ref.String(), n)
+		g, err := targets.In(s).Generation(ctx, ref.String(), n)
 		if err == nil {
 			read[n] = g
 		}
@@ -59,7 +60,7 @@ func Generations(ctx context.Context, s *store.Store, ref model.Ref, only hierad
 			return list, len(numbers) - i, nil
 		}
 		g, err := get(n)
-		if errors.Is(err, store.ErrNotFound) { // a prune removed it
+		if errors.Is(err, etcd.ErrNotFound) { // a prune removed it
 			continue
 		}
 		if err != nil {
@@ -67,7 +68,7 @@ func Generations(ctx context.Context, s *store.Store, ref model.Ref, only hierad
 		}
 		var before desired.SignedGeneration
 		if g.Previous > 0 {
-			if before, err = get(model.Generation(g.Previous)); err != nil && !errors.Is(err, store.ErrNotFound) {
+			if before, err = get(model.Generation(g.Previous)); err != nil && !errors.Is(err, etcd.ErrNotFound) {
 				return nil, 0, err
 			}
 		}
@@ -88,11 +89,11 @@ func Generations(ctx context.Context, s *store.Store, ref model.Ref, only hierad
 
 // dataInRollout returns the generation that the rollout in progress brings to nodes, and the rollout; 0 without one. Its start is the
 // last change of the history.
-func dataInRollout(ctx context.Context, s *store.Store, ref model.Ref, gate model.Gate) (model.Generation, string, error) {
+func dataInRollout(ctx context.Context, s *etcd.DB, ref model.Ref, gate model.Gate) (model.Generation, string, error) {
 	if gate.Rollout == "" {
 		return 0, "", nil
 	}
-	last, err := s.Targets.Last(ctx, ref)
+	last, err := targets.In(s).Last(ctx, ref)
 	if err != nil || last == nil || last.Rollout == nil || last.Rollout.ID != gate.Rollout {
 		return 0, "", err
 	}
@@ -114,7 +115,7 @@ func changedLayers(from, to hieradata.Generation) []hieradata.Layer {
 
 // Diff returns what differs between two generations of live data, by layer and key, without the ciphertexts of secrets; 0 is the
 // generation in force. It returns the number of the second.
-func Diff(ctx context.Context, s *store.Store, ref model.Ref, from, to model.Generation) ([]Difference, model.Generation, error) {
+func Diff(ctx context.Context, s *etcd.DB, ref model.Ref, from, to model.Generation) ([]Difference, model.Generation, error) {
 	f, err := promotion.Find(ctx, s, ref, promotion.Scope{})
 	if err != nil {
 		return nil, 0, err
@@ -130,7 +131,7 @@ func Diff(ctx context.Context, s *store.Store, ref model.Ref, from, to model.Gen
 	if err != nil {
 		return nil, 0, err
 	}
-	_, diffs, err := diffGenerations(ctx, s, ref, store.Data{Generation: a.Generation}, store.Data{Generation: b.Generation})
+	_, diffs, err := diffGenerations(ctx, s, ref, targets.Data{Generation: a.Generation}, targets.Data{Generation: b.Generation})
 	for i, d := range diffs {
 		diffs[i] = d.hidden()
 	}
@@ -138,19 +139,19 @@ func Diff(ctx context.Context, s *store.Store, ref model.Ref, from, to model.Gen
 }
 
 // generation reads a generation; 0 is the one before the first, without layers.
-func generation(ctx context.Context, s *store.Store, ref model.Ref, n model.Generation) (desired.SignedGeneration, error) {
+func generation(ctx context.Context, s *etcd.DB, ref model.Ref, n model.Generation) (desired.SignedGeneration, error) {
 	if n == 0 {
 		return desired.SignedGeneration{}, nil
 	}
-	g, err := s.Targets.Generation(ctx, ref.String(), n)
-	if errors.Is(err, store.ErrNotFound) {
+	g, err := targets.In(s).Generation(ctx, ref.String(), n)
+	if errors.Is(err, etcd.ErrNotFound) {
 		err = fmt.Errorf("%w\nrun `pulley data history -e %s` to list the generations", err, ref)
 	}
 	return g, err
 }
 
 // diffGenerations returns the layers of the second that differ, an empty one for each that it lacks, and the keys.
-func diffGenerations(ctx context.Context, s *store.Store, ref model.Ref, from, to store.Data) (map[hieradata.Layer][]byte, []Difference, error) {
+func diffGenerations(ctx context.Context, s *etcd.DB, ref model.Ref, from, to targets.Data) (map[hieradata.Layer][]byte, []Difference, error) {
 	layers, all := map[hieradata.Layer][]byte{}, []Difference{}
 	changed := changedLayers(from.Generation, to.Generation)
 	slices.SortFunc(changed, hieradata.CompareLayers)
@@ -173,13 +174,13 @@ func diffGenerations(ctx context.Context, s *store.Store, ref model.Ref, from, t
 }
 
 // Revert makes the next generation of live data with the layers of an earlier one; 0 is the state before the first.
-func Revert(ctx context.Context, s *store.Store, ref model.Ref, to model.Generation, a promotion.Author) (Edited, error) {
+func Revert(ctx context.Context, s *etcd.DB, ref model.Ref, to model.Generation, a promotion.Author) (Edited, error) {
 	return again(func() (Edited, error) {
 		f, err := promotion.Find(ctx, s, ref, promotion.Scope{})
 		if err != nil {
 			return Edited{}, err
 		}
-		data, err := s.Targets.Data(ctx, ref, f.Desires)
+		data, err := targets.In(s).Data(ctx, ref, f.Desires)
 		if err != nil {
 			return Edited{}, err
 		}
@@ -190,7 +191,7 @@ func Revert(ctx context.Context, s *store.Store, ref model.Ref, to model.Generat
 		if err != nil {
 			return Edited{}, err
 		}
-		layers, diffs, err := diffGenerations(ctx, s, ref, data, store.Data{Generation: wanted.Generation})
+		layers, diffs, err := diffGenerations(ctx, s, ref, data, targets.Data{Generation: wanted.Generation})
 		if err != nil {
 			return Edited{}, err
 		}

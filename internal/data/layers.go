@@ -8,39 +8,41 @@ import (
 	"strings"
 
 	"pulley/hieradata"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
-	"pulley/internal/store"
 )
 
 // layering answers which layers of live data nodes have. The environment file of a node's desired release has their order and
 // the node's attributes; it reads each release once.
 type layering struct {
 	ctx    context.Context
-	s      *store.Store
+	s      *etcd.DB
 	ref    model.Ref
-	f      store.FleetState
+	f      fleet.FleetState
 	read   map[string]hieradata.Hierarchy // by release
 	served map[string]bool                // releases that were read, and name an environment of a Puppet server
 }
 
-func newLayering(ctx context.Context, s *store.Store, ref model.Ref, f store.FleetState) *layering {
+func newLayering(ctx context.Context, s *etcd.DB, ref model.Ref, f fleet.FleetState) *layering {
 	return &layering{ctx: ctx, s: s, ref: ref, f: f, read: map[string]hieradata.Hierarchy{"": {}}, served: map[string]bool{}}
 }
 
 // hierarchy returns the hierarchy of a release. Without a release it is the one of every environment.
-func (l *layering) hierarchy(release string) (hieradata.Hierarchy, error) {
-	if h, done := l.read[release]; done {
+func (l *layering) hierarchy(version string) (hieradata.Hierarchy, error) {
+	if h, done := l.read[version]; done {
 		return h, nil
 	}
-	r, err := l.s.Releases.Get(l.ctx, release)
+	r, err := release.In(l.s).Get(l.ctx, version)
 	if err != nil {
 		return hieradata.Hierarchy{}, err
 	}
-	l.served[release] = r.PuppetEnvironment != ""
+	l.served[version] = r.PuppetEnvironment != ""
 	names := []string{"environments/" + l.ref.Environment + ".yaml", "environments/" + l.ref.Environment + ".yml"}
-	files, err := content.ReadFiles(l.ctx, l.s.Releases, r.Content, func(name string) bool { return slices.Contains(names, name) })
+	files, err := content.ReadFiles(l.ctx, release.In(l.s), r.Content, func(name string) bool { return slices.Contains(names, name) })
 	if err != nil {
 		return hieradata.Hierarchy{}, err
 	}
@@ -51,12 +53,12 @@ func (l *layering) hierarchy(release string) (hieradata.Hierarchy, error) {
 		}
 		h, err := hieradata.ReadHierarchy(text)
 		if err != nil {
-			return hieradata.Hierarchy{}, fmt.Errorf("cannot read the layers of %s: %s of release %s: %w", l.ref, name, release, err)
+			return hieradata.Hierarchy{}, fmt.Errorf("cannot read the layers of %s: %s of release %s: %w", l.ref, name, version, err)
 		}
-		l.read[release] = h
+		l.read[version] = h
 		return h, nil
 	}
-	l.read[release] = hieradata.Hierarchy{}
+	l.read[version] = hieradata.Hierarchy{}
 	return hieradata.Hierarchy{}, nil
 }
 
@@ -148,7 +150,7 @@ type NodeLayer struct {
 }
 
 // LayersOf returns the layers of a node with its desired target.
-func LayersOf(ctx context.Context, s *store.Store, ref model.Ref, node string) (NodeLayers, error) {
+func LayersOf(ctx context.Context, s *etcd.DB, ref model.Ref, node string) (NodeLayers, error) {
 	f, err := fleet.FindNode(ctx, s, ref, node)
 	if err != nil {
 		return NodeLayers{}, err
@@ -159,7 +161,7 @@ func LayersOf(ctx context.Context, s *store.Store, ref model.Ref, node string) (
 	}
 	var g hieradata.Generation
 	if target.Data != 0 {
-		stored, err := s.Targets.Generation(ctx, ref.String(), target.Data)
+		stored, err := targets.In(s).Generation(ctx, ref.String(), target.Data)
 		if err != nil {
 			return NodeLayers{}, err
 		}

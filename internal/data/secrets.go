@@ -12,12 +12,15 @@ import (
 
 	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/access"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/join"
 	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/promotion"
 	"pulley/internal/secrets"
-	"pulley/internal/store"
 )
 
 // Sealer is what certifies the recipients of secrets: serve, and the operator's own copy of the fleet's CAs.
@@ -31,7 +34,7 @@ type Sealer struct {
 }
 
 // SetSecret makes the next generation of live data with one secret set in the layer of e.
-func SetSecret(ctx context.Context, s *store.Store, ref model.Ref, e LayerEdit, key, value string, sealer Sealer, a promotion.Author) (Edited, error) {
+func SetSecret(ctx context.Context, s *etcd.DB, ref model.Ref, e LayerEdit, key, value string, sealer Sealer, a promotion.Author) (Edited, error) {
 	if len(value) > secrets.MaxBytes {
 		return Edited{}, fmt.Errorf("cannot set secret %s: it is %d bytes, and %d is the most", key, len(value), secrets.MaxBytes)
 	}
@@ -70,12 +73,12 @@ func SetSecret(ctx context.Context, s *store.Store, ref model.Ref, e LayerEdit, 
 }
 
 // RevealSecrets replaces the secrets among values by their plaintexts.
-func RevealSecrets(ctx context.Context, s *store.Store, ref model.Ref, values []Value, sealer Sealer) error {
+func RevealSecrets(ctx context.Context, s *etcd.DB, ref model.Ref, values []Value, sealer Sealer) error {
 	f, err := promotion.Find(ctx, s, ref, promotion.Scope{})
 	if err != nil {
 		return err
 	}
-	all, _, err := s.Targets.AllRecipients(ctx, ref)
+	all, _, err := targets.In(s).AllRecipients(ctx, ref)
 	if err != nil {
 		return err
 	}
@@ -129,7 +132,7 @@ func HideSecrets(values []Value) {
 }
 
 // roleOf returns the role whose nodes may read a secret; "" is all nodes of the environment.
-func roleOf(f store.FleetState, e LayerEdit, key string) (string, error) {
+func roleOf(f fleet.FleetState, e LayerEdit, key string) (string, error) {
 	if e.Scope.Node == "" {
 		return e.Scope.Role, nil
 	}
@@ -141,8 +144,8 @@ func roleOf(f store.FleetState, e LayerEdit, key string) (string, error) {
 }
 
 // recipient returns the newest recipient of a scope, which a CA of the fleet certified, and the recipients in etcd, which guard its use.
-func (x Sealer) recipient(ctx context.Context, s *store.Store, ref model.Ref, role string) (string, store.Recipients, error) {
-	have, err := s.Targets.Recipients(ctx, ref, role)
+func (x Sealer) recipient(ctx context.Context, s *etcd.DB, ref model.Ref, role string) (string, targets.Recipients, error) {
+	have, err := targets.In(s).Recipients(ctx, ref, role)
 	if err != nil {
 		return "", have, err
 	}
@@ -161,16 +164,16 @@ func (x Sealer) recipient(ctx context.Context, s *store.Store, ref model.Ref, ro
 		err = x.check(ref, role, answer.Recipient, answer.Certificate)
 	}
 	if err == nil {
-		have, err = s.Targets.Recipients(ctx, ref, role)
+		have, err = targets.In(s).Recipients(ctx, ref, role)
 	}
 	if err == nil && (len(have.Recipients) == 0 || have.Recipients[0].Recipient != answer.Recipient) { // rotated since
-		err = store.ErrConflict
+		err = etcd.ErrConflict
 	}
 	return answer.Recipient, have, err
 }
 
 func (x Sealer) check(ref model.Ref, role, recipient, certificate string) error {
-	return pki.CheckRecipient(x.Bundle, []byte(certificate), ref.String(), store.RecipientScope(role), recipient)
+	return pki.CheckRecipient(x.Bundle, []byte(certificate), ref.String(), targets.RecipientScope(role), recipient)
 }
 
 // Rotation is a new recipient of a role's secrets, or of the environment's for role "".
@@ -181,7 +184,7 @@ type Rotation struct {
 
 // Rotated is the result of a rotation.
 type Rotated struct {
-	store.Change
+	targets.Change
 	Made       bool // secrets were encrypted again, and changed the data
 	Generation model.Generation
 	Secrets    []Secret // of the scope
@@ -193,7 +196,7 @@ const maxSealing = 32 << 10
 
 // RotateSecrets makes a new recipient, and the next generation of live data with the secrets of the scope encrypted to
 // it. It refuses what it cannot finish before serve stores the recipient. After an interruption, the next call encrypts the rest again.
-func RotateSecrets(ctx context.Context, s *store.Store, ref model.Ref, r Rotation, sealer Sealer, a promotion.Author) (done Rotated, err error) {
+func RotateSecrets(ctx context.Context, s *etcd.DB, ref model.Ref, r Rotation, sealer Sealer, a promotion.Author) (done Rotated, err error) {
 	if done.Secrets, done.LeftOut, err = secretsOf(ctx, s, ref, r); err != nil {
 		return done, err
 	}
@@ -224,7 +227,7 @@ func RotateSecrets(ctx context.Context, s *store.Store, ref model.Ref, r Rotatio
 }
 
 // mayRotate refuses what the change of the data would refuse.
-func mayRotate(f store.FleetState, ref model.Ref, a promotion.Author) error {
+func mayRotate(f fleet.FleetState, ref model.Ref, a promotion.Author) error {
 	if a.Key == nil && !a.Unsigned && promotion.Signers(f, promotion.Scope{}) {
 		return promotion.UnsignedError("rotate the secrets of "+ref.String(), ref, "give --sign-key FILE")
 	}
@@ -236,18 +239,18 @@ func mayRotate(f store.FleetState, ref model.Ref, a promotion.Author) error {
 
 // RotationsAfter returns the rotations that a removed node makes necessary: of each scope whose identities it received and
 // that has a recipient older than the removal.
-func RotationsAfter(ctx context.Context, s *store.Store, ref model.Ref, i *store.Identity) (all []Rotation, err error) {
+func RotationsAfter(ctx context.Context, s *etcd.DB, ref model.Ref, i *access.Identity) (all []Rotation, err error) {
 	if i == nil {
 		return nil, nil
 	}
 	f, err := promotion.Find(ctx, s, ref, promotion.Scope{})
-	if errors.Is(err, store.ErrNotFound) { // no environment, no secrets
+	if errors.Is(err, etcd.ErrNotFound) { // no environment, no secrets
 		return nil, nil
 	}
 	if err != nil {
 		return nil, err
 	}
-	have, _, err := s.Targets.AllRecipients(ctx, ref)
+	have, _, err := targets.In(s).AllRecipients(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -256,7 +259,7 @@ func RotationsAfter(ctx context.Context, s *store.Store, ref model.Ref, i *store
 
 // PendingRotations returns the rotations of the scopes whose newest recipient is older than the removal of a node, or of all that it may read if
 // it is not removed yet.
-func PendingRotations(spec *environments.Environment, have map[string]store.Recipients, i store.Identity) (all []Rotation) {
+func PendingRotations(spec *environments.Environment, have map[string]targets.Recipients, i access.Identity) (all []Rotation) {
 	for _, role := range slices.Compact([]string{"", i.Role}) {
 		r := have[role].Recipients
 		if _, known := spec.Role(role); role != "" && !known {
@@ -271,7 +274,7 @@ func PendingRotations(spec *environments.Environment, have map[string]store.Reci
 
 // secretsOf lists the secrets that a rotation encrypts again, or forgets, and those that it leaves out: of another scope's recipient, of an
 // unknown one, or of a node in no list.
-func secretsOf(ctx context.Context, s *store.Store, ref model.Ref, r Rotation) (its, leftOut []Secret, err error) {
+func secretsOf(ctx context.Context, s *etcd.DB, ref model.Ref, r Rotation) (its, leftOut []Secret, err error) {
 	all, err := ListSecrets(ctx, s, ref, "")
 	for _, one := range all {
 		switch {
@@ -284,27 +287,27 @@ func secretsOf(ctx context.Context, s *store.Store, ref model.Ref, r Rotation) (
 	return its, leftOut, err
 }
 
-func sealAgain(ctx context.Context, s *store.Store, ref model.Ref, role string, sealer Sealer, a promotion.Author, done *Rotated) error {
+func sealAgain(ctx context.Context, s *etcd.DB, ref model.Ref, role string, sealer Sealer, a promotion.Author, done *Rotated) error {
 	f, err := promotion.Find(ctx, s, ref, promotion.Scope{Role: role})
 	if err != nil {
 		return err
 	}
-	data, err := s.Targets.Data(ctx, ref, f.Desires)
+	data, err := targets.In(s).Data(ctx, ref, f.Desires)
 	if err != nil {
 		return err
 	}
-	to, err := s.Targets.Recipients(ctx, ref, role)
+	to, err := targets.In(s).Recipients(ctx, ref, role)
 	if err != nil {
 		return err
 	}
 	data.Encrypted(to)
-	ids := owners(map[string]store.Recipients{role: to})
+	ids := owners(map[string]targets.Recipients{role: to})
 	changed, all := map[hieradata.Layer][]byte{}, []join.Sealed{}
 	for _, layer := range data.SortedLayers() {
 		if its, is := roleOfLayer(f, layer); !is || its != role {
 			continue
 		}
-		text, err := s.Targets.Layer(ctx, ref.String(), data.Layers[layer])
+		text, err := targets.In(s).Layer(ctx, ref.String(), data.Layers[layer])
 		if err != nil {
 			return err
 		}
@@ -331,7 +334,7 @@ func sealAgain(ctx context.Context, s *store.Store, ref model.Ref, role string, 
 	if len(changed) == 0 {
 		return nil
 	}
-	c, err := s.Targets.ChangeData(ctx, ref, f.Desires, data, changed, a.Signing())
+	c, err := targets.In(s).ChangeData(ctx, ref, f.Desires, data, changed, a.Signing())
 	if err == nil {
 		done.Change, done.Made, done.Generation = c, true, c.After.Data
 	}
@@ -390,8 +393,8 @@ func (x Sealer) again(ctx context.Context, ref model.Ref, role string, all []joi
 }
 
 // guardRecipients reads all recipients of an environment. The next generation, which takes secrets from elsewhere, conflicts with their change.
-func guardRecipients(ctx context.Context, s *store.Store, ref model.Ref, data *store.Data) (map[string]store.Recipients, error) {
-	all, _, err := s.Targets.AllRecipients(ctx, ref)
+func guardRecipients(ctx context.Context, s *etcd.DB, ref model.Ref, data *targets.Data) (map[string]targets.Recipients, error) {
+	all, _, err := targets.In(s).AllRecipients(ctx, ref)
 	for _, to := range all {
 		data.Encrypted(to)
 	}
@@ -399,7 +402,7 @@ func guardRecipients(ctx context.Context, s *store.Store, ref model.Ref, data *s
 }
 
 // importedSecrets refuses secrets of a folder that the nodes of their layers cannot decrypt. A dry run does not ask serve.
-func importedSecrets(ctx context.Context, ref model.Ref, f store.FleetState, known map[string]store.Recipients, diffs []Difference, sealer func() (Sealer, error)) error {
+func importedSecrets(ctx context.Context, ref model.Ref, f fleet.FleetState, known map[string]targets.Recipients, diffs []Difference, sealer func() (Sealer, error)) error {
 	if len(diffs) == 0 {
 		return nil
 	}
@@ -468,7 +471,7 @@ type Secret struct {
 }
 
 // ListSecrets lists the secrets of the environment's current live data.
-func ListSecrets(ctx context.Context, s *store.Store, ref model.Ref, only hieradata.Layer) ([]Secret, error) {
+func ListSecrets(ctx context.Context, s *etcd.DB, ref model.Ref, only hieradata.Layer) ([]Secret, error) {
 	f, err := findLayer(ctx, s, ref, scopeOf(only))
 	if err != nil {
 		return nil, err
@@ -481,7 +484,7 @@ func ListSecrets(ctx context.Context, s *store.Store, ref model.Ref, only hierad
 	if !slices.ContainsFunc(values, func(v Value) bool { return v.Secret != "" }) {
 		return list, nil
 	}
-	known, _, err := s.Targets.AllRecipients(ctx, ref)
+	known, _, err := targets.In(s).AllRecipients(ctx, ref)
 	if err != nil {
 		return nil, err
 	}
@@ -511,7 +514,7 @@ func ListSecrets(ctx context.Context, s *store.Store, ref model.Ref, only hierad
 }
 
 // owners returns the role of each recipient, by its id.
-func owners(all map[string]store.Recipients) map[string]string {
+func owners(all map[string]targets.Recipients) map[string]string {
 	owner := map[string]string{}
 	for role, r := range all {
 		for _, one := range r.Recipients {
@@ -523,7 +526,7 @@ func owners(all map[string]store.Recipients) map[string]string {
 
 // roleOfLayer returns the role whose nodes read a layer, "" for all nodes. It returns false for the layer of a node that has no role here: a node
 // that was removed, and that the environment does not name.
-func roleOfLayer(f store.FleetState, layer hieradata.Layer) (role string, is bool) {
+func roleOfLayer(f fleet.FleetState, layer hieradata.Layer) (role string, is bool) {
 	switch kind, name, _ := strings.Cut(string(layer), "/"); kind {
 	case "roles":
 		return name, true

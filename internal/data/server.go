@@ -15,9 +15,10 @@ import (
 
 	"pulley/hieradata"
 	"pulley/internal/atomicfile"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/release/content"
-	"pulley/internal/store"
 )
 
 // ServerData is the live data in a folder beside a Puppet server.
@@ -41,19 +42,19 @@ const (
 
 // ExportForServer writes the live data in force into a folder of its own below dir, and points the link dir/current to it. Layers
 // have no secrets: Puppet servers cannot decrypt them. A generation that is there already is not written again.
-func ExportForServer(ctx context.Context, s *store.Store, ref model.Ref, dir string) (ServerData, error) {
+func ExportForServer(ctx context.Context, s *etcd.DB, ref model.Ref, dir string) (ServerData, error) {
 	return exportForServer(ctx, s, ref, dir, ServerData{})
 }
 
 // exportForServer is ExportForServer after an earlier export. If that one is still in force and in its place, it is the result, after
 // one request to etcd.
-func exportForServer(ctx context.Context, s *store.Store, ref model.Ref, dir string, earlier ServerData) (d ServerData, err error) {
+func exportForServer(ctx context.Context, s *etcd.DB, ref model.Ref, dir string, earlier ServerData) (d ServerData, err error) {
 	defer func() {
 		if err != nil && !errors.Is(err, model.ErrUnreachable) {
 			err = fmt.Errorf("cannot export the data of %s to %s: %w", ref, dir, err)
 		}
 	}()
-	target, err := s.Targets.InForce(ctx, ref)
+	target, err := targets.In(s).InForce(ctx, ref)
 	if err != nil {
 		return d, err
 	}
@@ -61,9 +62,9 @@ func exportForServer(ctx context.Context, s *store.Store, ref model.Ref, dir str
 		earlier.New = false
 		return earlier, nil
 	}
-	var data store.Data
+	var data targets.Data
 	if target.Data > 0 {
-		g, err := s.Targets.Generation(ctx, ref.String(), target.Data)
+		g, err := targets.In(s).Generation(ctx, ref.String(), target.Data)
 		if err != nil {
 			return d, err
 		}
@@ -124,7 +125,7 @@ type serverLayer struct {
 
 // readServerLayer reads a layer from the former folder if a file there has its digest, else from etcd. A layer with secrets never has:
 // its keys are named for each generation.
-func readServerLayer(ctx context.Context, s *store.Store, ref model.Ref, data store.Data, layer hieradata.Layer, former string) (l serverLayer, secrets []string, err error) {
+func readServerLayer(ctx context.Context, s *etcd.DB, ref model.Ref, data targets.Data, layer hieradata.Layer, former string) (l serverLayer, secrets []string, err error) {
 	l.file = layer.File()
 	former = filepath.Join(former, l.file)
 	if info, err := os.Lstat(former); err == nil && info.Mode().IsRegular() {
@@ -249,7 +250,7 @@ func removeGenerations(dir, current string) error {
 }
 
 // Follow repeats ExportForServer until ctx ends, and calls each with every result. Its end is no error.
-func Follow(ctx context.Context, s *store.Store, ref model.Ref, dir string, interval time.Duration, each func(ServerData, error)) {
+func Follow(ctx context.Context, s *etcd.DB, ref model.Ref, dir string, interval time.Duration, each func(ServerData, error)) {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
 	var last ServerData

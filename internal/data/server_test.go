@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"pulley/hieradata"
+	"pulley/internal/desired/targets"
 	"pulley/internal/model"
-	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -25,13 +25,13 @@ func TestServerDataCostsWhatChanges(t *testing.T) {
 	at := time.Now()
 	set := func(texts map[hieradata.Layer][]byte) {
 		t.Helper()
-		d, err := s.Targets.Desires(t.Context(), dev)
+		d, err := targets.In(s).Desires(t.Context(), dev)
 		if err != nil {
 			t.Fatal(err)
 		}
-		data, err := s.Targets.Data(t.Context(), dev, d)
+		data, err := targets.In(s).Data(t.Context(), dev, d)
 		if err == nil {
-			_, err = s.Targets.ChangeData(t.Context(), dev, d, data, texts, store.Author{By: "ann", At: at})
+			_, err = targets.In(s).ChangeData(t.Context(), dev, d, data, texts, targets.Author{By: "ann", At: at})
 		}
 		if err != nil {
 			t.Fatal(err)

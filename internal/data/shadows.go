@@ -9,10 +9,13 @@ import (
 
 	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/publish/controlrepo"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
-	"pulley/internal/store"
 )
 
 // Shadows lists the other places that define a changed key.
@@ -39,7 +42,7 @@ const maxNodeLayers = 200
 const maxShadowKeys = 50
 
 // shadows finds the other live layers and the places in the release that define a key which a change of the layer set.
-func (l *layering) shadows(data store.Data, layer hieradata.Layer, diffs []Difference) []Shadows {
+func (l *layering) shadows(data targets.Data, layer hieradata.Layer, diffs []Difference) []Shadows {
 	var found []Shadows
 	for _, d := range diffs {
 		if d.To != nil && len(found) < maxShadowKeys {
@@ -59,7 +62,7 @@ func (l *layering) shadows(data store.Data, layer hieradata.Layer, diffs []Diffe
 	return found
 }
 
-func (l *layering) liveShadows(data store.Data, layer hieradata.Layer, found []Shadows) error {
+func (l *layering) liveShadows(data targets.Data, layer hieradata.Layer, found []Shadows) error {
 	h, err := l.hierarchy(l.f.Desires.Default.Release)
 	if err != nil {
 		return err
@@ -74,7 +77,7 @@ func (l *layering) liveShadows(data store.Data, layer hieradata.Layer, found []S
 				continue
 			}
 		}
-		b, err := l.s.Targets.Layer(l.ctx, l.ref.String(), data.Layers[other])
+		b, err := targets.In(l.s).Layer(l.ctx, l.ref.String(), data.Layers[other])
 		if err != nil {
 			return err
 		}
@@ -97,15 +100,15 @@ func (l *layering) liveShadows(data store.Data, layer hieradata.Layer, found []S
 	return nil
 }
 
-func releaseShadows(ctx context.Context, s *store.Store, f store.FleetState, layer hieradata.Layer, found []Shadows) error {
+func releaseShadows(ctx context.Context, s *etcd.DB, f fleet.FleetState, layer hieradata.Layer, found []Shadows) error {
 	if f.Desires.Default.Release == "" {
 		return nil
 	}
-	r, err := s.Releases.Get(ctx, f.Desires.Default.Release)
+	r, err := release.In(s).Get(ctx, f.Desires.Default.Release)
 	if err != nil {
 		return err
 	}
-	files, err := content.ReadFiles(ctx, s.Releases, r.Content, func(name string) bool {
+	files, err := content.ReadFiles(ctx, release.In(s), r.Content, func(name string) bool {
 		return hieradata.WantFile(name) || slices.ContainsFunc(found, func(one Shadows) bool { return controlrepo.WantClass(one.Key)(name) })
 	})
 	if err != nil {
@@ -133,7 +136,7 @@ func releaseShadows(ctx context.Context, s *store.Store, f store.FleetState, lay
 	if !warns {
 		return nil
 	}
-	all, err := content.ReadFiles(ctx, s.Releases, r.Content, controlrepo.MayLookUp)
+	all, err := content.ReadFiles(ctx, release.In(s), r.Content, controlrepo.MayLookUp)
 	for i := range found {
 		if found[i].Unread == "" {
 			continue

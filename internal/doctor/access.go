@@ -6,9 +6,11 @@ import (
 	"slices"
 	"strings"
 
+	"pulley/internal/access"
+	"pulley/internal/etcd"
+	"pulley/internal/etcd/cluster"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 // oneByOne is how many findings of one kind are reported one by one; of the rest only their number is.
@@ -68,7 +70,7 @@ func (f *facts) nodeGrants() (all []Finding) {
 }
 
 // role compares what a role may do with what it should.
-func (f *facts) role(env, node, role string, want []store.Grant) []Finding {
+func (f *facts) role(env, node, role string, want []access.Grant) []Finding {
 	found := Finding{Severity: Problem, Environment: env, Node: node, Params: Params{Role: role}}
 	have, read := f.access.Grants[role]
 	if !read {
@@ -152,7 +154,7 @@ func operators(f *facts) (all []Finding) {
 		if !o.Live() {
 			continue
 		}
-		if o.As == store.RoleAdmin && f.now.Before(o.Until) {
+		if o.As == access.RoleAdmin && f.now.Before(o.Until) {
 			admins++
 		}
 		if !f.access.Users[o.User] {
@@ -188,7 +190,7 @@ func (f *facts) strays() (users []pki.Name, roles [][2]string) {
 		if err != nil || n.Prefix != f.prefix {
 			continue
 		}
-		var owners store.Owners
+		var owners access.Owners
 		if i, ok := byEnv[n.Environment].identities[n.Subject]; ok && n.Kind == pki.KindNode {
 			owners.Identity = &i
 		}
@@ -230,20 +232,20 @@ func (f *facts) unreadOwner(n pki.Name) string {
 }
 
 // repairInstallation makes the installation's id where it is missing.
-func repairInstallation(ctx context.Context, st *store.Store, _ *facts) ([]Finding, error) {
-	return nil, st.Cluster.EnsureInstallation(ctx, "pulley doctor")
+func repairInstallation(ctx context.Context, st *etcd.DB, _ *facts) ([]Finding, error) {
+	return nil, cluster.In(st).EnsureInstallation(ctx, "pulley doctor")
 }
 
 // repairGrants restores grants of roles and roles of users. A node without its user may have been removed: its user stays gone.
-func repairGrants(ctx context.Context, st *store.Store, f *facts) ([]Finding, error) {
-	if err := st.Access.EnsureOperatorRoles(ctx); err != nil {
+func repairGrants(ctx context.Context, st *etcd.DB, f *facts) ([]Finding, error) {
+	if err := access.In(st).EnsureOperatorRoles(ctx); err != nil {
 		return nil, err
 	}
 	users := map[[2]string]string{}
 	for _, e := range f.environments {
 		env := e.ref.String()
 		if e.spec != nil {
-			if err := st.Access.EnsureEnvironment(ctx, env); err != nil {
+			if err := access.In(st).EnsureEnvironment(ctx, env); err != nil {
 				return nil, err
 			}
 		}
@@ -258,14 +260,14 @@ func repairGrants(ctx context.Context, st *store.Store, f *facts) ([]Finding, er
 	}
 	for _, w := range f.nodeGrants() {
 		if user := users[[2]string{w.Environment, w.Node}]; w.Severity == Problem && f.access.Users[user] {
-			if err := st.Access.EnsureNode(ctx, w.Environment, w.Node, user); err != nil {
+			if err := access.In(st).EnsureNode(ctx, w.Environment, w.Node, user); err != nil {
 				return nil, err
 			}
 		}
 	}
 	for _, o := range f.operators {
 		if o.Live() && f.access.Users[o.User] {
-			if err := st.Access.EnsureOperator(ctx, o.User, o.As); err != nil {
+			if err := access.In(st).EnsureOperator(ctx, o.User, o.As); err != nil {
 				return nil, err
 			}
 		}
@@ -274,11 +276,11 @@ func repairGrants(ctx context.Context, st *store.Store, f *facts) ([]Finding, er
 }
 
 // repairLeftovers deletes users and roles without an owner. It reads the records again, after the users.
-func repairLeftovers(ctx context.Context, st *store.Store, f *facts) ([]Finding, error) {
+func repairLeftovers(ctx context.Context, st *etcd.DB, f *facts) ([]Finding, error) {
 	for _, e := range f.environments {
 		for node := range sorted(e.precreated) {
 			if i := e.identities[node]; e.spec != nil && (!e.wanted[node] || i.Live()) {
-				if err := st.Identities.DropPrecreated(ctx, e.ref, node); err != nil {
+				if err := access.IdentitiesIn(st).DropPrecreated(ctx, e.ref, node); err != nil {
 					return nil, err
 				}
 			}
@@ -290,7 +292,7 @@ func repairLeftovers(ctx context.Context, st *store.Store, f *facts) ([]Finding,
 		return nil, err
 	}
 	var unread []string
-	if fresh.operators, unread, err = st.Identities.Operators(ctx); err != nil {
+	if fresh.operators, unread, err = access.IdentitiesIn(st).Operators(ctx); err != nil {
 		return nil, err
 	}
 	damaged := len(unread)
@@ -307,12 +309,12 @@ func repairLeftovers(ctx context.Context, st *store.Store, f *facts) ([]Finding,
 	}
 	users, roles := fresh.strays()
 	for _, n := range users {
-		if err := st.Access.DropUser(ctx, n.String()); err != nil {
+		if err := access.In(st).DropUser(ctx, n.String()); err != nil {
 			return nil, err
 		}
 	}
 	for _, r := range roles {
-		if err := st.Access.DropNodeRole(ctx, r[0], r[1]); err != nil {
+		if err := access.In(st).DropNodeRole(ctx, r[0], r[1]); err != nil {
 			return nil, err
 		}
 	}

@@ -9,14 +9,14 @@ import (
 	"time"
 
 	"pulley/internal/access/fleetca"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 // ExamineCA connects with a certificate of the CA in the data folder whose name no etcd user has: etcd must trust the CA,
 // and must give the certificate no rights.
-func ExamineCA(ctx context.Context, s *store.Store, c store.Config, dataDir, host string, now func() time.Time) (Finding, error) {
+func ExamineCA(ctx context.Context, s *etcd.DB, c etcd.Config, dataDir, host string, now func() time.Time) (Finding, error) {
 	if _, err := os.Stat(filepath.Join(dataDir, fleetca.PKIName, "ca.pem")); err != nil {
 		return Finding{}, fmt.Errorf("cannot use the CA of %s: %w", dataDir, err)
 	}

@@ -8,9 +8,10 @@ import (
 	"slices"
 	"time"
 
+	"pulley/internal/etcd"
+	"pulley/internal/etcd/cluster"
 	"pulley/internal/model"
 	"pulley/internal/pki/connect"
-	"pulley/internal/store"
 )
 
 // Bounds of what the checks accept.
@@ -43,7 +44,7 @@ func versions(f *facts) (all []Finding) {
 			continue
 		}
 		p := Params{Endpoint: m.Endpoint, Version: m.Version}
-		if need, yes := store.Outdated(m.Version); yes {
+		if need, yes := cluster.Outdated(m.Version); yes {
 			p.Needed = need
 			all = append(all, Finding{Code: etcdVulnerable, Severity: Problem, Params: p})
 			continue
@@ -77,9 +78,9 @@ func quota(f *facts) (all []Finding) {
 
 func alarms(f *facts) []Finding {
 	switch k := f.cluster; {
-	case slices.Contains(k.alarms, store.AlarmNoSpace):
+	case slices.Contains(k.alarms, cluster.AlarmNoSpace):
 		return []Finding{{Code: etcdFull, Severity: Problem}}
-	case slices.Contains(k.alarms, store.AlarmCorrupt):
+	case slices.Contains(k.alarms, cluster.AlarmCorrupt):
 		return []Finding{{Code: etcdCorrupt, Severity: Problem}}
 	case k.alarmsErr != nil:
 		return []Finding{{Code: alarmsUnreadable, Severity: Warning, Params: Params{Text: model.Prose(k.alarmsErr.Error())}}}
@@ -107,17 +108,17 @@ func (m member) fragmented() bool {
 }
 
 // repairAlarms makes room in a full etcd, and in one whose files contain mostly free space.
-func repairAlarms(ctx context.Context, st *store.Store, f *facts) ([]Finding, error) {
-	if !slices.Contains(f.cluster.alarms, store.AlarmNoSpace) {
+func repairAlarms(ctx context.Context, st *etcd.DB, f *facts) ([]Finding, error) {
+	if !slices.Contains(f.cluster.alarms, cluster.AlarmNoSpace) {
 		warned := slices.ContainsFunc(quota(f), func(f Finding) bool { return f.Code == quotaFragmented })
 		if !warned && !slices.ContainsFunc(f.cluster.members, member.fragmented) {
 			return nil, nil
 		}
-		freed, err := st.Cluster.MakeRoom(ctx)
+		freed, err := cluster.In(st).MakeRoom(ctx)
 		return []Finding{{Code: etcdDefragmented, Severity: Warning, Params: Params{Bytes: freed}}}, err
 	}
-	freed, healed, err := st.Cluster.Heal(ctx, store.TightPercent)
-	var tight *store.TightError
+	freed, healed, err := cluster.In(st).Heal(ctx, cluster.TightPercent)
+	var tight *cluster.TightError
 	switch {
 	case errors.As(err, &tight):
 		return []Finding{{Code: etcdTight, Severity: Problem, Params: Params{Endpoint: tight.Endpoint, Hint: model.Prose(tight.Hint())}}}, nil

@@ -11,9 +11,11 @@ import (
 	"slices"
 	"time"
 
+	"pulley/internal/etcd"
+	"pulley/internal/etcd/cluster"
+	"pulley/internal/etcd/kinds"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // Severity is how bad a finding is.
@@ -65,7 +67,7 @@ type Params struct {
 	Seconds  int64                `json:"seconds,omitempty"` // of the time since
 	Kind     string               `json:"kind,omitempty"`    // code of a notice, an obstacle, or a failed connection
 	Differs  *fleet.Contradiction `json:"differs,omitempty"`
-	Disk     *store.Disk          `json:"disk,omitempty"` // of etcd
+	Disk     *cluster.Disk        `json:"disk,omitempty"` // of etcd
 	Key      string               `json:"key,omitempty"`  // of a value in etcd
 	Text     model.Prose          `json:"text,omitempty"` // an error, or what a machine reported
 	Hint     model.Prose          `json:"hint,omitempty"` // remedy that came with an error
@@ -90,8 +92,8 @@ func (d Diagnosis) Worst() Severity {
 type check struct {
 	Name   string
 	Run    func(*facts) []Finding
-	Repair func(context.Context, *store.Store, *facts) ([]Finding, error) // nil: --fix repairs nothing
-	Always bool                                                           // the repair also works where etcd has no users
+	Repair func(context.Context, *etcd.DB, *facts) ([]Finding, error) // nil: --fix repairs nothing
+	Always bool                                                       // the repair also works where etcd has no users
 }
 
 // checks lists all checks in the order of their findings. Repairs run first, in this order too.
@@ -132,7 +134,7 @@ var checks = []check{
 func nothing(*facts) []Finding { return nil }
 
 // Examine runs all checks, with fix after their repairs. An error is only that etcd did not answer, or that a repair failed.
-func Examine(ctx context.Context, st *store.Store, c store.Config, now time.Time, fix bool) (Diagnosis, error) {
+func Examine(ctx context.Context, st *etcd.DB, c etcd.Config, now time.Time, fix bool) (Diagnosis, error) {
 	f, err := read(ctx, st, c, now)
 	if err != nil {
 		return nil, err
@@ -173,12 +175,12 @@ func named(check string, found []Finding) []Finding {
 }
 
 // Delete deletes keys that cannot be read, after sure agreed to their list. A key that can be read is an error.
-func Delete(ctx context.Context, st *store.Store, keys []string, sure func([]store.Unreadable) error) error {
-	all, _, err := store.AllUnreadable(ctx, st.DB())
+func Delete(ctx context.Context, st *etcd.DB, keys []string, sure func([]kinds.Unreadable) error) error {
+	all, _, err := Unreadable(ctx, st)
 	if err != nil {
 		return err
 	}
-	var found []store.Unreadable
+	var found []kinds.Unreadable
 	of := map[string]model.Ref{}
 	for _, key := range keys {
 		for ref, some := range all {
@@ -196,7 +198,7 @@ func Delete(ctx context.Context, st *store.Store, keys []string, sure func([]sto
 		return err
 	}
 	for _, u := range found {
-		if err := store.DeleteUnreadable(ctx, st.DB(), of[u.Key], u); err != nil {
+		if err := DeleteUnreadable(ctx, st, of[u.Key], u); err != nil {
 			return err
 		}
 	}

@@ -13,11 +13,17 @@ import (
 
 	"pulley/environments"
 	"pulley/hieradata"
+	"pulley/internal/access"
+	"pulley/internal/desired/control"
+	"pulley/internal/desired/targets"
 	"pulley/internal/doctor"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/machines"
+	"pulley/internal/machines/records"
 	"pulley/internal/model"
 	"pulley/internal/secrets"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -35,10 +41,10 @@ func joined(t *testing.T, server *etcdtest.Auth, node, user string) {
 	st, ctx := server.Admin(), t.Context()
 	at := time.Now().UTC()
 	for _, err := range []error{
-		st.Access.EnsureEnvironment(ctx, "dev"), st.Access.EnsureNode(ctx, "dev", node, user),
-		st.Fleet.Register(ctx, "dev", model.Host{Node: node, Role: "controller", MachineID: "machine of " + node}),
-		st.Identities.Put(ctx, dev, store.Identity{Node: node, Role: "controller", User: user, Incarnation: user[len(user)-16:], Machine: "machine of " + node, Joined: at}, 0),
-		st.Fleet.Hold(ctx, dev, store.Scope{Node: node}, model.Hold{Mode: model.Freeze, Who: "ann", Why: "test"}, 0, 0),
+		access.In(st).EnsureEnvironment(ctx, "dev"), access.In(st).EnsureNode(ctx, "dev", node, user),
+		fleet.In(st).Register(ctx, "dev", model.Host{Node: node, Role: "controller", MachineID: "machine of " + node}),
+		access.IdentitiesIn(st).Put(ctx, dev, access.Identity{Node: node, Role: "controller", User: user, Incarnation: user[len(user)-16:], Machine: "machine of " + node, Joined: at}, 0),
+		fleet.In(st).Hold(ctx, dev, etcd.Scope{Node: node}, model.Hold{Mode: model.Freeze, Who: "ann", Why: "test"}, 0, 0),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -49,8 +55,8 @@ func joined(t *testing.T, server *etcdtest.Auth, node, user string) {
 			t.Fatal(err)
 		}
 	}
-	own := server.Store(user)
-	if err := own.Node.Report(ctx, model.Identity{Node: node, Environment: "dev"}, model.Status{Node: node}, []model.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil); err != nil {
+	own := server.DB(user)
+	if err := control.In(own).Report(ctx, model.Identity{Node: node, Environment: "dev"}, model.Status{Node: node}, []model.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -69,20 +75,20 @@ func found(t *testing.T, d doctor.Diagnosis) string {
 
 func examine(t *testing.T, server *etcdtest.Auth, user string, fix bool) doctor.Diagnosis {
 	t.Helper()
-	d, err := doctor.Examine(t.Context(), server.Store(user), server.Config(user), time.Now(), fix)
+	d, err := doctor.Examine(t.Context(), server.DB(user), server.Config(user), time.Now(), fix)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return d
 }
 
-func apply(t *testing.T, st *store.Store) {
+func apply(t *testing.T, st *etcd.DB) {
 	t.Helper()
 	e, err := environments.Parse("dev.yaml", []byte("roles:\n  controller: {cardinality: 2}\n  compute: {cardinality: 1}\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Environments.PutSpec(t.Context(), e, 0); err != nil {
+	if err := specs.In(st).PutSpec(t.Context(), e, 0); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -93,20 +99,20 @@ func TestDoctorFindsNothingInAHealthyFleet(t *testing.T) {
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	apply(t, st)
-	if err := st.Access.EnsureEnvironment(ctx, "dev"); err != nil {
+	if err := access.In(st).EnsureEnvironment(ctx, "dev"); err != nil {
 		t.Fatal(err)
 	}
 	at := time.Now().UTC()
-	if err := st.Access.EnsureNode(ctx, "dev", "controller1", nodeA); err != nil {
+	if err := access.In(st).EnsureNode(ctx, "dev", "controller1", nodeA); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Fleet.Register(ctx, "dev", model.Host{Node: "controller1", Role: "controller", At: time.Now()}); err != nil {
+	if err := fleet.In(st).Register(ctx, "dev", model.Host{Node: "controller1", Role: "controller", At: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Identities.Put(ctx, dev, store.Identity{Node: "controller1", User: nodeA, Joined: at, Issued: at, Until: at.Add(90 * 24 * time.Hour)}, 0); err != nil {
+	if err := access.IdentitiesIn(st).Put(ctx, dev, access.Identity{Node: "controller1", User: nodeA, Joined: at, Issued: at, Until: at.Add(90 * 24 * time.Hour)}, 0); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := st.Identities.Precreate(ctx, dev, "controller2", at); err != nil {
+	if _, err := access.IdentitiesIn(st).Precreate(ctx, dev, "controller2", at); err != nil {
 		t.Fatal(err)
 	}
 	d := examine(t, server, etcdtest.Serve, false)
@@ -134,7 +140,7 @@ func TestDoctorFindsEachGap(t *testing.T) {
 	now := time.Now().UTC()
 	for node, user := range map[string]string{"controller1": nodeA, "compute1": nodeB} {
 		joined(t, server, node, user)
-		i, revision, err := st.Identities.Get(ctx, dev, node)
+		i, revision, err := access.IdentitiesIn(st).Get(ctx, dev, node)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -142,24 +148,24 @@ func TestDoctorFindsEachGap(t *testing.T) {
 		if node == "compute1" {
 			i.Until = now.Add(-time.Hour)
 		}
-		i.Duplicate = &store.Duplicate{Machine: "other", Hostname: "cloned", From: "192.0.2.9", First: now, At: now, Times: 3}
-		if err := st.Identities.Put(ctx, dev, *i, revision); err != nil {
+		i.Duplicate = &access.Duplicate{Machine: "other", Hostname: "cloned", From: "192.0.2.9", First: now, At: now, Times: 3}
+		if err := access.IdentitiesIn(st).Put(ctx, dev, *i, revision); err != nil {
 			t.Fatal(err)
 		}
 	}
 	stray := "pulley/node/dev/controller2/00000000000000dd"
 	var errs []error
 	try := func(_ any, err error) { errs = append(errs, err) }
-	try(nil, st.Access.EnsureNode(ctx, "dev", "controller2", stray))
-	try(nil, st.Access.EnsureNode(ctx, "dev", "strange", "pulley/node/dev/strange/00000000000000cc"))
-	try(nil, st.Access.EnsureOperator(ctx, "pulley/operator/ghost/00000000000000ee", store.RoleOperator))
-	try(nil, st.Access.DropUser(ctx, nodeB)) // half of a removal
+	try(nil, access.In(st).EnsureNode(ctx, "dev", "controller2", stray))
+	try(nil, access.In(st).EnsureNode(ctx, "dev", "strange", "pulley/node/dev/strange/00000000000000cc"))
+	try(nil, access.In(st).EnsureOperator(ctx, "pulley/operator/ghost/00000000000000ee", access.RoleOperator))
+	try(nil, access.In(st).DropUser(ctx, nodeB)) // half of a removal
 	try(raw.RoleRevokePermission(ctx, "pulley/nodes/dev", "/pulley/v1/releases/", "/pulley/v1/releases0"))
 	try(raw.RoleGrantPermission(ctx, "pulley/node/dev/controller1", "/pulley/v1/environments/dev/gate", "", 1))
 	try(raw.UserGrantRole(ctx, nodeA, "root"))
 	try(raw.UserChangePassword(ctx, "root", "geheim")) // takes nothing on a user without password
-	try(st.Fleet.NoteFlood(ctx, dev, store.Flood{Node: "controller1", Bytes: 9 << 20, Writes: 900, First: now, Last: now}))
-	try(nil, st.Fleet.Register(ctx, "dev", model.Host{Node: "controller7", Role: "controller"}))
+	try(fleet.In(st).NoteFlood(ctx, dev, fleet.Flood{Node: "controller1", Bytes: 9 << 20, Writes: 900, First: now, Last: now}))
+	try(nil, fleet.In(st).Register(ctx, "dev", model.Host{Node: "controller7", Role: "controller"}))
 	for n := range 80 {
 		try(raw.Put(ctx, fmt.Sprintf("/pulley/v1/runs/dev/gone1/%d", n), "x"))
 	}
@@ -213,7 +219,7 @@ func TestDoctorFindsEachGap(t *testing.T) {
 		t.Logf("found:\n%s", lines)
 	}
 	// A viewer sees what it may read, and a warning about the rest.
-	if err := st.Access.EnsureOperator(ctx, viewer, store.RoleViewer); err != nil {
+	if err := access.In(st).EnsureOperator(ctx, viewer, access.RoleViewer); err != nil {
 		t.Fatal(err)
 	}
 	if seen := found(t, examine(t, server, viewer, false)); !strings.Contains(seen, "warning users users and roles cannot be read") || !strings.Contains(seen, "controller1 floods") {
@@ -240,12 +246,12 @@ func TestDoctorFindsEachGap(t *testing.T) {
 // Doctor must not report a fleet as fine in which every user may write everything.
 func TestDoctorFindsAnOpenFleet(t *testing.T) {
 	plain := etcdtest.Start(t)
-	st, err := store.Open(store.Config{Endpoints: []string{plain.Endpoint}})
+	st, err := etcd.Open(etcd.Config{Endpoints: []string{plain.Endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer st.Close()
-	d, err := doctor.Examine(t.Context(), st, store.Config{Endpoints: []string{plain.Endpoint}}, time.Now(), true)
+	d, err := doctor.Examine(t.Context(), st, etcd.Config{Endpoints: []string{plain.Endpoint}}, time.Now(), true)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,8 +260,8 @@ func TestDoctorFindsAnOpenFleet(t *testing.T) {
 	}
 	p := etcdtest.NewPKI(t)
 	secure := etcdtest.StartTLS(t, p)
-	c := store.Config{Endpoints: []string{secure.Endpoint}, CACert: p.CA, Cert: p.ClientCert, Key: p.ClientKey}
-	tls, err := store.Open(c)
+	c := etcd.Config{Endpoints: []string{secure.Endpoint}, CACert: p.CA, Cert: p.ClientCert, Key: p.ClientKey}
+	tls, err := etcd.Open(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -267,7 +273,7 @@ func TestDoctorFindsAnOpenFleet(t *testing.T) {
 		t.Errorf("TLS without users:\n%s", lines)
 	}
 	plain.Down()
-	if _, err := doctor.Examine(t.Context(), st, store.Config{Endpoints: []string{plain.Endpoint}}, time.Now(), false); err == nil {
+	if _, err := doctor.Examine(t.Context(), st, etcd.Config{Endpoints: []string{plain.Endpoint}}, time.Now(), false); err == nil {
 		t.Error("no error from an etcd that does not answer")
 	}
 }
@@ -278,7 +284,7 @@ func TestDoctorNamesWhatItCouldNotRead(t *testing.T) {
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, root, ctx := server.Admin(), server.ClientOf(etcdtest.Serve), t.Context()
 	apply(t, st)
-	if err := st.Access.EnsureOperator(ctx, viewer, store.RoleViewer); err != nil {
+	if err := access.In(st).EnsureOperator(ctx, viewer, access.RoleViewer); err != nil {
 		t.Fatal(err)
 	}
 	const prefix, role = "/pulley/v1/", "pulley/viewer"
@@ -324,8 +330,8 @@ func TestDoctorFindsAServerWithoutClientCertificates(t *testing.T) {
 	}
 	defer e.Close()
 	<-e.Server.ReadyNotify()
-	c := store.Config{Endpoints: []string{"https://" + e.Clients[0].Addr().String()}, CACert: p.CA, Cert: p.ClientCert, Key: p.ClientKey}
-	st, err := store.Open(c)
+	c := etcd.Config{Endpoints: []string{"https://" + e.Clients[0].Addr().String()}, CACert: p.CA, Cert: p.ClientCert, Key: p.ClientKey}
+	st, err := etcd.Open(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -345,7 +351,7 @@ func TestDoctorFindsUnwantedMachines(t *testing.T) {
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	apply(t, st)
-	a, err := st.Machines.BeginApply(ctx, dev, "ann")
+	a, err := records.In(st).BeginApply(ctx, dev, "ann")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,7 +361,7 @@ func TestDoctorFindsUnwantedMachines(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := st.Fleet.Register(ctx, "dev", model.Host{Node: "old1", Role: "compute"}); err != nil {
+	if err := fleet.In(st).Register(ctx, "dev", model.Host{Node: "old1", Role: "compute"}); err != nil {
 		t.Fatal(err)
 	}
 	if said := found(t, examine(t, server, etcdtest.Serve, false)); strings.Contains(said, "-vm") || strings.Contains(said, "has applied dev") {
@@ -388,7 +394,7 @@ func TestDoctorWarnsOfAStatementThatEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	for after, want := range map[time.Duration]string{time.Hour: "", 19 * time.Hour: "the statement of the targets ends at", 25 * time.Hour: "the statement of the targets ended at"} {
-		d, err := doctor.Examine(t.Context(), server.Store(etcdtest.Serve), server.Config(etcdtest.Serve), at.Add(after), false)
+		d, err := doctor.Examine(t.Context(), server.DB(etcdtest.Serve), server.Config(etcdtest.Serve), at.Add(after), false)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -400,14 +406,14 @@ func TestDoctorWarnsOfAStatementThatEnds(t *testing.T) {
 	// The demand for statements is one for signatures, which nodes without signers refuse.
 	joined(t, server, "controller1", nodeA)
 	st := model.Status{Node: "controller1", Signatures: &model.Signatures{State: model.SignaturesNotChecked}}
-	if err := server.Store(nodeA).Node.Report(t.Context(), model.Identity{Node: "controller1", Environment: "dev"}, st, nil, nil); err != nil {
+	if err := control.In(server.DB(nodeA)).Report(t.Context(), model.Identity{Node: "controller1", Environment: "dev"}, st, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	e, err := environments.Parse("dev.yaml", []byte("statement: 24h\nroles:\n  controller: {cardinality: 2}\n"))
 	if err == nil {
 		var revision int64
-		if _, revision, err = server.Admin().Environments.Spec(t.Context(), dev); err == nil {
-			err = server.Admin().Environments.PutSpec(t.Context(), e, revision)
+		if _, revision, err = specs.In(server.Admin()).Spec(t.Context(), dev); err == nil {
+			err = specs.In(server.Admin()).PutSpec(t.Context(), e, revision)
 		}
 	}
 	if err != nil {
@@ -424,7 +430,7 @@ func TestDoctorFindsLostSecrets(t *testing.T) {
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ctx := server.Admin(), t.Context()
 	apply(t, st)
-	if err := st.Access.EnsureEnvironment(ctx, "dev"); err != nil {
+	if err := access.In(st).EnsureEnvironment(ctx, "dev"); err != nil {
 		t.Fatal(err)
 	}
 	check := func(err error) {
@@ -433,36 +439,36 @@ func TestDoctorFindsLostSecrets(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	recipient := func() store.Recipient {
+	recipient := func() targets.Recipient {
 		_, public, err := secrets.NewIdentity()
 		check(err)
-		return store.Recipient{Recipient: public, At: time.Now().UTC()}
+		return targets.Recipient{Recipient: public, At: time.Now().UTC()}
 	}
 	newest, former, lost := recipient(), recipient(), recipient()
-	set := func(key string, r store.Recipient) {
+	set := func(key string, r targets.Recipient) {
 		t.Helper()
 		layer := hieradata.ForRole("controller")
 		text, err := secrets.Seal(r.Recipient, secrets.Place{Environment: "dev", Layer: layer, Key: key}, "s3cret")
 		check(err)
-		f, err := st.Fleet.State(ctx, dev)
+		f, err := fleet.In(st).State(ctx, dev)
 		check(err)
-		data, err := st.Targets.Data(ctx, dev, f.Desires)
+		data, err := targets.In(st).Data(ctx, dev, f.Desires)
 		check(err)
 		var before []byte
 		if digest, has := data.Layers[layer]; has {
-			before, err = st.Targets.Layer(ctx, "dev", digest)
+			before, err = targets.In(st).Layer(ctx, "dev", digest)
 			check(err)
 		}
 		after, err := hieradata.Set(before, key, "'"+text+"'")
 		check(err)
-		_, err = st.Targets.ChangeData(ctx, dev, f.Desires, data, map[hieradata.Layer][]byte{layer: after}, store.Author{At: time.Now()})
+		_, err = targets.In(st).ChangeData(ctx, dev, f.Desires, data, map[hieradata.Layer][]byte{layer: after}, targets.Author{At: time.Now()})
 		check(err)
 	}
-	check(st.Targets.PutRecipients(ctx, dev, "controller", store.Recipients{Recipients: []store.Recipient{newest, former}}, nil))
-	for node, removed := range map[string]store.Removal{
+	check(targets.In(st).PutRecipients(ctx, dev, "controller", targets.Recipients{Recipients: []targets.Recipient{newest, former}}, nil))
+	for node, removed := range map[string]access.Removal{
 		"controller8": {At: time.Now().Add(-time.Hour), Rotate: true}, "controller9": {At: time.Now().Add(time.Hour), Rotate: true}, "controller10": {At: time.Now().Add(time.Hour)},
 	} {
-		check(st.Identities.Put(ctx, dev, store.Identity{Node: node, Role: "controller", Removed: &removed}, 0))
+		check(access.IdentitiesIn(st).Put(ctx, dev, access.Identity{Node: node, Role: "controller", Removed: &removed}, 0))
 	}
 	set("a::current", newest)
 	set("b::former", former)

@@ -14,29 +14,38 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/access"
 	"pulley/internal/bounded"
 	"pulley/internal/data"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
+	"pulley/internal/etcd/cluster"
+	"pulley/internal/etcd/kinds"
 	"pulley/internal/fleet"
 	"pulley/internal/machines"
+	"pulley/internal/machines/records"
 	"pulley/internal/model"
-	"pulley/internal/store"
+	"pulley/internal/notify"
+	"pulley/internal/release"
+	"pulley/internal/rollout/journal"
+	"pulley/internal/specs"
 )
 
 // facts are what the checks judge.
 type facts struct {
 	now          time.Time
 	prefix       string // of the names of etcd's users and roles
-	cluster      cluster
-	access       store.AccessState
-	want         map[string][]store.Grant // of the roles that operators and environments share
+	cluster      etcdFacts
+	access       access.AccessState
+	want         map[string][]access.Grant // of the roles that operators and environments share
 	environments []environment
-	operators    map[string]store.OperatorIdentity
-	unreadable   []store.Unreadable // of no environment
+	operators    map[string]access.OperatorIdentity
+	unreadable   []kinds.Unreadable // of no environment
 	unexamined   []error            // what could not be read: checks lack it
 	operatorsErr error
-	notices      []store.Notice
-	cleanups     []store.Cleanup
-	locks        []store.LockHolder // of publishes and prunes
+	notices      []notify.Notice
+	cleanups     []access.Cleanup
+	locks        []etcd.LockHolder // of publishes and prunes
 	names        names
 }
 
@@ -44,24 +53,24 @@ type facts struct {
 type names interface {
 	NodesRole(env string) string
 	NodeRole(env, node string) string
-	OperatorRole(store.OperatorRole) string
-	NodeGrants(env, node string) []store.Grant
+	OperatorRole(access.OperatorRole) string
+	NodeGrants(env, node string) []access.Grant
 }
 
 // cluster is etcd itself.
-type cluster struct {
+type etcdFacts struct {
 	members   []member
 	plain     []string // endpoints in plain text
 	anonymous string   // endpoint that accepts clients without a certificate
 	password  bool     // root can log in with one
 	certs     []certificate
-	alarms    []store.Alarm
+	alarms    []cluster.Alarm
 	alarmsErr error
-	disk      *store.Disk // of an embedded etcd, nearly full; nil: it has room, or is not known
+	disk      *cluster.Disk // of an embedded etcd, nearly full; nil: it has room, or is not known
 }
 
 type member struct {
-	store.MemberState
+	cluster.MemberState
 	err error
 }
 
@@ -87,18 +96,18 @@ type environment struct {
 	hosts      map[string]model.Host
 	exports    map[string]model.Export // with address_fact
 	reported   map[string]int64        // keys that a node wrote
-	identities map[string]store.Identity
-	precreated map[string]store.Precreated
-	boots      map[string]store.FirstBoot
-	paused     *store.Revoked                // the provisioning of new machines; nil: it is not
+	identities map[string]access.Identity
+	precreated map[string]access.Precreated
+	boots      map[string]access.FirstBoot
+	paused     *access.Revoked               // the provisioning of new machines; nil: it is not
 	previews   map[string]model.PreviewOrder // in progress, by node
-	floods     map[string]store.Flood
+	floods     map[string]fleet.Flood
 	records    map[string]machines.Record
-	applying   *store.LockHolder // nil: no apply runs
-	destroying bool              // a destruction has begun and is not finished
-	damaged    []store.Unreadable
-	lost       *store.LostError // the rollout or job in progress that cannot be read
-	unexamined []error          // what could not be read: checks lack it
+	applying   *etcd.LockHolder // nil: no apply runs
+	destroying bool             // a destruction has begun and is not finished
+	damaged    []kinds.Unreadable
+	lost       *journal.LostError // the rollout or job in progress that cannot be read
+	unexamined []error            // what could not be read: checks lack it
 	differs    []fleet.Contradiction
 	stated     time.Time // of the statement of its targets, and its end; zero: none
 	ends       time.Time
@@ -111,50 +120,50 @@ type environment struct {
 	secrets    []data.Secret
 	secretsErr error
 	unrotated  map[string]int64 // removed nodes that decrypt later secrets, by the role of these
-	presigned  map[string]store.Presigned
+	presigned  map[string]access.Presigned
 }
 
 // read reads the facts. Access comes before the environments: records are written before users are made, and a user that no
 // record names then has no owner.
-func read(ctx context.Context, st *store.Store, c store.Config, now time.Time) (*facts, error) {
-	f := &facts{now: now, prefix: st.Prefix(), names: st.Access}
+func read(ctx context.Context, st *etcd.DB, c etcd.Config, now time.Time) (*facts, error) {
+	f := &facts{now: now, prefix: st.Prefix(), names: access.In(st)}
 	var err error
-	if f.access, err = st.Access.State(ctx); err != nil {
+	if f.access, err = access.In(st).State(ctx); err != nil {
 		return nil, err
 	}
 	f.cluster = readCluster(ctx, st, c)
 	if err := f.readEnvironments(ctx, st); err != nil {
 		return nil, err
 	}
-	f.want = map[string][]store.Grant{}
-	for _, role := range []store.OperatorRole{store.RoleViewer, store.RoleOperator} {
-		f.want[st.Access.OperatorRole(role)] = st.Access.OperatorGrants(role)
+	f.want = map[string][]access.Grant{}
+	for _, role := range []access.OperatorRole{access.RoleViewer, access.RoleOperator} {
+		f.want[access.In(st).OperatorRole(role)] = access.In(st).OperatorGrants(role)
 	}
 	for _, e := range f.environments {
 		if e.spec != nil {
-			f.want[st.Access.NodesRole(e.ref.String())] = st.Access.NodesGrants(e.ref.String())
+			f.want[access.In(st).NodesRole(e.ref.String())] = access.In(st).NodesGrants(e.ref.String())
 		}
 	}
-	f.operators, _, f.operatorsErr = st.Identities.Operators(ctx) // f.unreadable has the others, as below
-	if f.notices, _, err = st.Notices.List(ctx); err != nil {
+	f.operators, _, f.operatorsErr = access.IdentitiesIn(st).Operators(ctx) // f.unreadable has the others, as below
+	if f.notices, _, err = notify.NoticesIn(st).List(ctx); err != nil {
 		f.unexamined = append(f.unexamined, err)
 	}
-	if f.cleanups, _, err = st.Joins.Cleanups(ctx); err != nil {
+	if f.cleanups, _, err = access.JoinsIn(st).Cleanups(ctx); err != nil {
 		f.unexamined = append(f.unexamined, err)
 	}
-	if f.cluster.disk, err = st.Cluster.Disk(ctx); err != nil && !errors.As(err, new(*store.UnreadableError)) {
+	if f.cluster.disk, err = cluster.In(st).Disk(ctx); err != nil && !errors.As(err, new(*etcd.UnreadableError)) {
 		f.unexamined = append(f.unexamined, err)
 	}
-	if f.locks, err = st.Releases.LockHolders(ctx); err != nil {
+	if f.locks, err = release.In(st).LockHolders(ctx); err != nil {
 		f.unexamined = append(f.unexamined, err)
 	}
 	return f, nil
 }
 
-func readCluster(ctx context.Context, st *store.Store, c store.Config) cluster {
-	var k cluster
+func readCluster(ctx context.Context, st *etcd.DB, c etcd.Config) etcdFacts {
+	var k etcdFacts
 	for _, e := range c.Endpoints {
-		state, err := st.Cluster.Member(ctx, e)
+		state, err := cluster.In(st).Member(ctx, e)
 		k.members = append(k.members, member{state, err})
 		u, err := url.Parse(e)
 		if err != nil || u.Scheme != "https" {
@@ -168,15 +177,15 @@ func readCluster(ctx context.Context, st *store.Store, c store.Config) cluster {
 			k.certs = append(k.certs, certificate{certEtcd, u.Host, cert.NotBefore, cert.NotAfter})
 		}
 	}
-	k.alarms, k.alarmsErr = st.Cluster.Alarms(ctx)
-	k.password = st.Access.RootHasPassword(ctx)
+	k.alarms, k.alarmsErr = cluster.In(st).Alarms(ctx)
+	k.password = access.In(st).RootHasPassword(ctx)
 	k.certs = append(k.certs, ownCertificates(c)...)
 	return k
 }
 
 // readEnvironments reads every environment that any key names. What cannot be read of one hides nothing of others.
-func (f *facts) readEnvironments(ctx context.Context, st *store.Store) error {
-	unreadable, unread, err := store.AllUnreadable(ctx, st.DB())
+func (f *facts) readEnvironments(ctx context.Context, st *etcd.DB) error {
+	unreadable, unread, err := Unreadable(ctx, st)
 	if err != nil {
 		return err
 	}
@@ -202,33 +211,33 @@ func (f *facts) readEnvironments(ctx context.Context, st *store.Store) error {
 
 // read reads pre-created users before identities: a user moves from the one to the other, and must be in either. An error is only that etcd
 // did not answer.
-func (e *environment) read(ctx context.Context, st *store.Store, now time.Time) error {
+func (e *environment) read(ctx context.Context, st *etcd.DB, now time.Time) error {
 	var err error
 	for _, read := range []func(){
-		func() { e.spec, _, err = st.Environments.Spec(ctx, e.ref) },
-		func() { e.hosts, _, err = st.Fleet.HostList(ctx, e.ref) },
+		func() { e.spec, _, err = specs.In(st).Spec(ctx, e.ref) },
+		func() { e.hosts, _, err = fleet.In(st).HostList(ctx, e.ref) },
 		func() {
 			if e.spec != nil && e.spec.Hosts.AddressFact != "" {
-				_, e.exports, err = st.Fleet.Exports(ctx, e.ref)
+				_, e.exports, err = fleet.In(st).Exports(ctx, e.ref)
 			}
 		},
-		func() { e.presigned, _, err = st.Identities.AllPresigned(ctx, e.ref) },
-		func() { e.precreated, _, err = st.Identities.Precreated(ctx, e.ref) },
-		func() { e.identities, _, err = st.Identities.List(ctx, e.ref) },
-		func() { e.boots, _, err = st.FirstBoots.List(ctx, e.ref) },
+		func() { e.presigned, _, err = access.IdentitiesIn(st).AllPresigned(ctx, e.ref) },
+		func() { e.precreated, _, err = access.IdentitiesIn(st).Precreated(ctx, e.ref) },
+		func() { e.identities, _, err = access.IdentitiesIn(st).List(ctx, e.ref) },
+		func() { e.boots, _, err = access.FirstBootsIn(st).List(ctx, e.ref) },
 		func() {
-			var p store.Provisioning
-			p, _, err = st.FirstBoots.Provisioning(ctx, e.ref)
+			var p access.Provisioning
+			p, _, err = access.FirstBootsIn(st).Provisioning(ctx, e.ref)
 			e.paused = p.Paused
 		},
-		func() { e.previews, _, err = st.Fleet.PreviewOrders(ctx, e.ref) },
-		func() { e.floods, _, err = st.Fleet.Floods(ctx, e.ref) },
-		func() { e.records, _, err = st.Machines.Records(ctx, e.ref) },
-		func() { e.applying, err = st.Machines.ApplyHolder(ctx, e.ref) },
-		func() { e.destroying, err = st.Machines.Destroying(ctx, e.ref) },
-		func() { e.reported, err = st.Fleet.ReportedKeys(ctx, e.ref) },
+		func() { e.previews, _, err = fleet.In(st).PreviewOrders(ctx, e.ref) },
+		func() { e.floods, _, err = fleet.In(st).Floods(ctx, e.ref) },
+		func() { e.records, _, err = records.In(st).Records(ctx, e.ref) },
+		func() { e.applying, err = records.In(st).ApplyHolder(ctx, e.ref) },
+		func() { e.destroying, err = records.In(st).Destroying(ctx, e.ref) },
+		func() { e.reported, err = fleet.In(st).ReportedKeys(ctx, e.ref) },
 		func() {
-			if _, _, err = st.Campaigns.Open(ctx, e.ref, nil); errors.As(err, &e.lost) {
+			if _, _, err = journal.In(st).Open(ctx, e.ref, nil); errors.As(err, &e.lost) {
 				err = nil
 			}
 		},
@@ -238,7 +247,7 @@ func (e *environment) read(ctx context.Context, st *store.Store, now time.Time) 
 		switch read(); {
 		case errors.Is(err, model.ErrUnreachable) || ctx.Err() != nil:
 			return err
-		case err != nil && !errors.As(err, new(*store.UnreadableError)): // the checks would judge what they do not know
+		case err != nil && !errors.As(err, new(*etcd.UnreadableError)): // the checks would judge what they do not know
 			*e = environment{ref: e.ref, damaged: e.damaged, unexamined: append(e.unexamined, err)}
 			return nil
 		case err != nil && !e.names(err):
@@ -256,12 +265,12 @@ func (e *environment) read(ctx context.Context, st *store.Store, now time.Time) 
 
 // names reports whether a finding names the key that an error is about.
 func (e *environment) names(err error) bool {
-	var named *store.UnreadableError
-	return errors.As(err, &named) && slices.ContainsFunc(e.damaged, func(u store.Unreadable) bool { return u.Key == named.Key })
+	var named *etcd.UnreadableError
+	return errors.As(err, &named) && slices.ContainsFunc(e.damaged, func(u kinds.Unreadable) bool { return u.Key == named.Key })
 }
 
 // compare finds contradictions between targets, history and statuses. It needs no history for the nodes.
-func (e *environment) compare(ctx context.Context, st *store.Store, now time.Time) error {
+func (e *environment) compare(ctx context.Context, st *etcd.DB, now time.Time) error {
 	if e.spec == nil {
 		return nil
 	}
@@ -297,9 +306,9 @@ func (e *environment) compare(ctx context.Context, st *store.Store, now time.Tim
 				e.signers[s.Signers] = append(e.signers[s.Signers], node)
 			}
 		}
-		history, err := st.Targets.HistoryOf(ctx, e.ref, f.Desires)
+		history, err := targets.In(st).HistoryOf(ctx, e.ref, f.Desires)
 		switch {
-		case errors.Is(err, store.ErrConflict) && try < 4: // a prune compacted it just now
+		case errors.Is(err, etcd.ErrConflict) && try < 4: // a prune compacted it just now
 		case err != nil:
 			return err
 		default:
@@ -313,7 +322,7 @@ const dialWithin = 5 * time.Second
 
 // acceptsAnybody reports whether a server talks HTTP/2 with a client that shows no certificate: then it requires none, and a
 // common name proves nothing. TLS 1.3 refuses after the handshake, in the first answer.
-func acceptsAnybody(ctx context.Context, c store.Config, address string) bool {
+func acceptsAnybody(ctx context.Context, c etcd.Config, address string) bool {
 	c.Cert, c.Key = "", ""
 	conn := dial(ctx, c, address)
 	if conn == nil {
@@ -328,7 +337,7 @@ func acceptsAnybody(ctx context.Context, c store.Config, address string) bool {
 }
 
 // dial connects to a server by TLS; nil when it cannot.
-func dial(ctx context.Context, c store.Config, address string) *tls.Conn {
+func dial(ctx context.Context, c etcd.Config, address string) *tls.Conn {
 	t, err := c.TLS()
 	if err != nil || t == nil {
 		return nil
@@ -349,7 +358,7 @@ func dial(ctx context.Context, c store.Config, address string) *tls.Conn {
 }
 
 // shown is the certificate that a server shows.
-func shown(ctx context.Context, c store.Config, address string) *x509.Certificate {
+func shown(ctx context.Context, c etcd.Config, address string) *x509.Certificate {
 	conn := dial(ctx, c, address)
 	if conn == nil {
 		return nil
@@ -362,7 +371,7 @@ func shown(ctx context.Context, c store.Config, address string) *x509.Certificat
 }
 
 // ownCertificates are those of this program's settings: its client certificate, and the CAs that it trusts.
-func ownCertificates(c store.Config) (all []certificate) {
+func ownCertificates(c etcd.Config) (all []certificate) {
 	if pair, err := c.Certificate(); c.Cert != "" && err == nil && pair.Leaf != nil {
 		all = append(all, certificate{certOwn, pair.Leaf.Subject.CommonName, pair.Leaf.NotBefore, pair.Leaf.NotAfter})
 	}

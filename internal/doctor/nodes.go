@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/access"
 	"pulley/internal/clip"
+	"pulley/internal/etcd/kinds"
 	"pulley/internal/fleet"
 	"pulley/internal/hosts"
 	"pulley/internal/model"
+	"pulley/internal/notify"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 // Bounds of what the checks accept of nodes.
@@ -31,7 +33,7 @@ const (
 )
 
 func readable(f *facts) (all []Finding) {
-	of := func(env string, damaged []store.Unreadable, unread []error) {
+	of := func(env string, damaged []kinds.Unreadable, unread []error) {
 		for i, u := range damaged {
 			if i == mostUnreadable {
 				all = append(all, Finding{Code: moreUnreadable, Severity: Problem, Environment: env, Params: Params{Count: int64(len(damaged) - i)}})
@@ -229,7 +231,7 @@ func firstBoots(f *facts) (all []Finding) {
 			switch {
 			case b.Stands(f.now):
 				all = append(all, Finding{Code: firstBootStalled, Severity: Problem, Environment: e.ref.String(), Node: b.Node, Params: p})
-			case b.Finished.IsZero() && b.State == store.BootFailed:
+			case b.Finished.IsZero() && b.State == access.BootFailed:
 				all = append(all, Finding{Code: firstBootFails, Severity: Warning, Environment: e.ref.String(), Node: b.Node, Params: p})
 			}
 		}
@@ -240,7 +242,7 @@ func firstBoots(f *facts) (all []Finding) {
 // turns names the machines that keep others from being provisioned into Puppet servers.
 func turns(f *facts) (all []Finding) {
 	for _, e := range f.environments {
-		var waiting, holders []store.FirstBoot
+		var waiting, holders []access.FirstBoot
 		for _, b := range sorted(e.boots) {
 			switch {
 			case b.Waits(f.now):
@@ -249,12 +251,12 @@ func turns(f *facts) (all []Finding) {
 				holders = append(holders, b)
 			}
 		}
-		slices.SortStableFunc(waiting, func(a, b store.FirstBoot) int { return a.Asked.Compare(b.Asked) })
-		slices.SortStableFunc(holders, func(a, b store.FirstBoot) int { return a.Turn.Compare(b.Turn) })
+		slices.SortStableFunc(waiting, func(a, b access.FirstBoot) int { return a.Asked.Compare(b.Asked) })
+		slices.SortStableFunc(holders, func(a, b access.FirstBoot) int { return a.Turn.Compare(b.Turn) })
 		if len(waiting) == 0 || e.paused != nil || f.now.Sub(waiting[0].Asked) < turnsWait {
 			continue
 		}
-		about := func(code Code, b store.FirstBoot, since time.Time, others []store.FirstBoot) {
+		about := func(code Code, b access.FirstBoot, since time.Time, others []access.FirstBoot) {
 			found := Finding{Code: code, Severity: Warning, Environment: e.ref.String(), Node: b.Node, Params: Params{
 				Machine: b.Machine, Step: b.Step, Seconds: int64(f.now.Sub(since) / time.Second), Ends: b.Until, Count: int64(len(others)),
 			}}
@@ -515,10 +517,10 @@ func notices(f *facts) (all []Finding) {
 	for _, n := range f.notices {
 		found := Finding{Code: noticeUnsure, Severity: Warning, Environment: n.Environment, Node: n.Node, Params: Params{Kind: string(n.Kind)}}
 		switch {
-		case n.State == store.NoticeFailed:
+		case n.State == notify.NoticeFailed:
 			found.Code, found.Params.Text = noticeFailed, n.Error
-		case n.State == store.NoticeUnsure:
-		case n.State == store.NoticeSending && f.now.Sub(n.At) > sendingTakes:
+		case n.State == notify.NoticeUnsure:
+		case n.State == notify.NoticeSending && f.now.Sub(n.At) > sendingTakes:
 			found.Code = noticeInterrupted
 		default:
 			continue
@@ -530,8 +532,8 @@ func notices(f *facts) (all []Finding) {
 
 const (
 	shownCleanups = 5
-	kindPuppetDB  = string(store.CleanPuppetDB)
-	kindUnread    = string(store.CleanUnread)
+	kindPuppetDB  = string(access.CleanPuppetDB)
+	kindUnread    = string(access.CleanUnread)
 )
 
 // cleanups names what Puppet servers still have of removed nodes, and what they do not have of new ones: one finding for each server of an

@@ -8,10 +8,12 @@ import (
 
 	"pulley/internal/access/fleetca"
 	"pulley/internal/data"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/secrets"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // unreadableSecrets finds secrets that no node decrypts, those whose rotation was interrupted, and those that removed nodes can still decrypt.
@@ -49,7 +51,7 @@ func unreadableSecrets(f *facts) (all []Finding) {
 
 // Decrypts reports whether the identities of a scope's recipients are not lost. lost is true if they are; err is any other
 // reason why this cannot be found out.
-type Decrypts func(ctx context.Context, ref model.Ref, role string, r store.Recipients) (lost bool, err error)
+type Decrypts func(ctx context.Context, ref model.Ref, role string, r targets.Recipients) (lost bool, err error)
 
 // KeyIn returns a Decrypts with the key in the data folder of serve.
 func KeyIn(dataDir string, o pki.Options) (Decrypts, error) {
@@ -58,11 +60,11 @@ func KeyIn(dataDir string, o pki.Options) (Decrypts, error) {
 		return nil, err
 	}
 	key, keyErr := secrets.Key(ca, false)
-	return func(_ context.Context, _ model.Ref, _ string, r store.Recipients) (bool, error) {
+	return func(_ context.Context, _ model.Ref, _ string, r targets.Recipients) (bool, error) {
 		if keyErr != nil && !errors.Is(keyErr, fs.ErrNotExist) { // it is not lost
 			return false, keyErr
 		}
-		return keyErr != nil || slices.ContainsFunc(r.Recipients, func(one store.Recipient) bool {
+		return keyErr != nil || slices.ContainsFunc(r.Recipients, func(one targets.Recipient) bool {
 			_, err := secrets.Unwrap(key, one.Identity, one.Recipient)
 			return err != nil
 		}), nil
@@ -70,14 +72,14 @@ func KeyIn(dataDir string, o pki.Options) (Decrypts, error) {
 }
 
 // ExamineSecrets finds recipients whose identities are lost: nodes that need them again, and rotations, fail.
-func ExamineSecrets(ctx context.Context, st *store.Store, decrypts Decrypts) (all []Finding, err error) {
-	refs, err := st.Environments.Named(ctx)
+func ExamineSecrets(ctx context.Context, st *etcd.DB, decrypts Decrypts) (all []Finding, err error) {
+	refs, err := specs.In(st).Named(ctx)
 	if err != nil {
 		return nil, err
 	}
 	examined := int64(0)
 	for _, ref := range refs {
-		scopes, _, err := st.Targets.AllRecipients(ctx, ref)
+		scopes, _, err := targets.In(st).AllRecipients(ctx, ref)
 		if err != nil {
 			return nil, err
 		}
@@ -102,15 +104,15 @@ func ExamineSecrets(ctx context.Context, st *store.Store, decrypts Decrypts) (al
 	return named("secrets", all), nil
 }
 
-func readSecrets(ctx context.Context, st *store.Store, e *environment) {
+func readSecrets(ctx context.Context, st *etcd.DB, e *environment) {
 	if e.spec != nil {
 		e.secrets, e.secretsErr = data.ListSecrets(ctx, st, e.ref, "")
 	}
 	if e.spec == nil || e.secretsErr != nil || len(e.secrets) == 0 {
 		return
 	}
-	var have map[string]store.Recipients
-	if have, _, e.secretsErr = st.Targets.AllRecipients(ctx, e.ref); e.secretsErr != nil {
+	var have map[string]targets.Recipients
+	if have, _, e.secretsErr = targets.In(st).AllRecipients(ctx, e.ref); e.secretsErr != nil {
 		return
 	}
 	e.unrotated = map[string]int64{}

@@ -9,8 +9,9 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/access"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // An operator whose new machines wait must see which machine they wait for, since when, and the command that ends it.
@@ -18,31 +19,31 @@ func TestBlockedTurnsAreNamed(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
 	ago := func(d time.Duration) time.Time { return now.Add(-d) }
-	boot := func(node string, b store.FirstBoot) store.FirstBoot {
-		b.Machine, b.Node, b.Heard, b.Step, b.State = "m-"+node, node, now, "first-run", store.BootStarted
+	boot := func(node string, b access.FirstBoot) access.FirstBoot {
+		b.Machine, b.Node, b.Heard, b.Step, b.State = "m-"+node, node, now, "first-run", access.BootStarted
 		return b
 	}
-	holder := boot("web1", store.FirstBoot{Turn: ago(40 * time.Minute), Until: now.Add(80 * time.Minute)})
-	waits := boot("web2", store.FirstBoot{Asked: ago(30 * time.Minute), Again: ago(20 * time.Second)})
-	silent := boot("web3", store.FirstBoot{Asked: ago(35 * time.Minute), Again: ago(3 * time.Minute)})
+	holder := boot("web1", access.FirstBoot{Turn: ago(40 * time.Minute), Until: now.Add(80 * time.Minute)})
+	waits := boot("web2", access.FirstBoot{Asked: ago(30 * time.Minute), Again: ago(20 * time.Second)})
+	silent := boot("web3", access.FirstBoot{Asked: ago(35 * time.Minute), Again: ago(3 * time.Minute)})
 	for name, c := range map[string]struct {
-		boots  []store.FirstBoot
+		boots  []access.FirstBoot
 		paused bool
 		want   []string // findings, in parts
 	}{
-		"nobody waits":    {boots: []store.FirstBoot{holder}},
-		"a short wait":    {boots: []store.FirstBoot{holder, boot("web2", store.FirstBoot{Asked: ago(time.Minute), Again: now})}},
-		"paused":          {boots: []store.FirstBoot{holder, waits}, paused: true},
-		"a turn":          {boots: []store.FirstBoot{holder, waits}, want: []string{"web1 has its turn to be provisioned for 40m0s, at step first-run, until 2026-11-26T13:20:00Z at the latest; 1 machines wait: web2"}},
-		"a silent head":   {boots: []store.FirstBoot{silent, waits}, want: []string{"web3 is the first machine that waits for its turn, and has not requested it for 3m0s; 1 machines wait behind it: web2"}},
-		"a turn that end": {boots: []store.FirstBoot{boot("web1", store.FirstBoot{Turn: ago(3 * time.Hour), Until: ago(time.Hour)}), waits}},
+		"nobody waits":    {boots: []access.FirstBoot{holder}},
+		"a short wait":    {boots: []access.FirstBoot{holder, boot("web2", access.FirstBoot{Asked: ago(time.Minute), Again: now})}},
+		"paused":          {boots: []access.FirstBoot{holder, waits}, paused: true},
+		"a turn":          {boots: []access.FirstBoot{holder, waits}, want: []string{"web1 has its turn to be provisioned for 40m0s, at step first-run, until 2026-11-26T13:20:00Z at the latest; 1 machines wait: web2"}},
+		"a silent head":   {boots: []access.FirstBoot{silent, waits}, want: []string{"web3 is the first machine that waits for its turn, and has not requested it for 3m0s; 1 machines wait behind it: web2"}},
+		"a turn that end": {boots: []access.FirstBoot{boot("web1", access.FirstBoot{Turn: ago(3 * time.Hour), Until: ago(time.Hour)}), waits}},
 	} {
-		e := environment{ref: model.Ref{Environment: "dev"}, boots: map[string]store.FirstBoot{}}
+		e := environment{ref: model.Ref{Environment: "dev"}, boots: map[string]access.FirstBoot{}}
 		for _, b := range c.boots {
 			e.boots[b.Key()] = b
 		}
 		if c.paused {
-			e.paused = &store.Revoked{By: "ann"}
+			e.paused = &access.Revoked{By: "ann"}
 		}
 		got := turns(&facts{now: now, environments: []environment{e}})
 		if len(got) != len(c.want) {
@@ -61,7 +62,7 @@ func TestBlockedTurnsAreNamed(t *testing.T) {
 func TestHangingPublishIsNamed(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 26, 12, 0, 0, 0, time.UTC)
-	got := applying(&facts{now: now, locks: []store.LockHolder{
+	got := applying(&facts{now: now, locks: []etcd.LockHolder{
 		{Kind: "publish", By: "ann", Since: now.Add(-2 * time.Hour)}, {Kind: "prune", By: "bob", Since: now.Add(-time.Minute)}, {Kind: "prune", By: "eve", Since: now.Add(-3 * time.Hour)},
 	}})
 	if len(got) != 2 || got[0].Sentence() != "ann publishes, and blocks each prune, for 2h0m0s" || got[1].Sentence() != "eve prunes, and blocks each publish, for 3h0m0s" || got[0].Remedy() == "" {

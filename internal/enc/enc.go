@@ -16,8 +16,10 @@ import (
 	"pulley/environments"
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // Patience is how long etcd may take where a kept answer exists: a thread of the Puppet server waits meanwhile.
@@ -65,7 +67,7 @@ func (e *UnknownError) Error() string {
 type Cache string
 
 // Classify answers for a certname in an environment; the zero Ref means any environment. When etcd fails, it returns the kept answer.
-func (c Cache) Classify(ctx context.Context, s *store.Store, ref model.Ref, certname string, unknown Unknown) (Answer, error) {
+func (c Cache) Classify(ctx context.Context, s *etcd.DB, ref model.Ref, certname string, unknown Unknown) (Answer, error) {
 	file, named := c.file(ref, certname)
 	kept, since := read(file)
 	if string(kept) == noClasses && unknown != Empty { // kept by an earlier setting
@@ -132,11 +134,11 @@ func (c Cache) file(ref model.Ref, certname string) (string, bool) {
 	return filepath.Join(string(c), in, certname+".yaml"), true
 }
 
-func classify(ctx context.Context, s *store.Store, ref model.Ref, node string) ([]byte, error) {
+func classify(ctx context.Context, s *etcd.DB, ref model.Ref, node string) ([]byte, error) {
 	if ref != (model.Ref{}) {
 		return inEnvironment(ctx, s, ref, node)
 	}
-	names, err := s.Environments.List(ctx)
+	names, err := specs.In(s).List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -151,7 +153,7 @@ func classify(ctx context.Context, s *store.Store, ref model.Ref, node string) (
 		m, err := find(ctx, s, ref, node)
 		switch {
 		case errors.As(err, new(*UnknownError)):
-		case errors.As(err, new(*store.UnreadableError)): // it has a node of this name: which one answers is not known
+		case errors.As(err, new(*etcd.UnreadableError)): // it has a node of this name: which one answers is not known
 			unreadable = err
 		case err != nil:
 			return nil, err
@@ -170,7 +172,7 @@ func classify(ctx context.Context, s *store.Store, ref model.Ref, node string) (
 	return found.classify(node)
 }
 
-func inEnvironment(ctx context.Context, s *store.Store, ref model.Ref, node string) ([]byte, error) {
+func inEnvironment(ctx context.Context, s *etcd.DB, ref model.Ref, node string) ([]byte, error) {
 	m, err := find(ctx, s, ref, node)
 	if err != nil {
 		return nil, err
@@ -188,8 +190,8 @@ type member struct {
 
 // find looks for a node in the host list of an environment. It needs nothing else that can be read there: an environment that is damaged, or
 // of a newer version, must neither hide the nodes of others nor keep the classes of those that it does not list.
-func find(ctx context.Context, s *store.Store, ref model.Ref, node string) (member, error) {
-	host, spec, specErr, err := s.Fleet.Host(ctx, ref, node)
+func find(ctx context.Context, s *etcd.DB, ref model.Ref, node string) (member, error) {
+	host, spec, specErr, err := fleet.In(s).Host(ctx, ref, node)
 	switch {
 	case err != nil:
 		return member{}, fmt.Errorf("cannot classify %s: %w", node, err)

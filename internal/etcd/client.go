@@ -115,7 +115,7 @@ func (s *DB) Prefix() string { return s.Keys.Prefix() }
 // Close closes the connection.
 func (s *DB) Close() error { return s.Client.Close() }
 
-// Txn runs one transaction within the store's deadline.
+// Txn runs one transaction within the deadline of each call.
 func (s *DB) Txn(ctx context.Context, cmps []clientv3.Cmp, then, otherwise []clientv3.Op) (*clientv3.TxnResponse, error) {
 	ctx, cancel := context.WithTimeout(ctx, s.Timeout)
 	defer cancel()

@@ -9,27 +9,27 @@ import (
 	"time"
 
 	"pulley/internal/cli"
+	"pulley/internal/desired/targets"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // Awaited are nodes of which somebody waits until they are converged.
 type Awaited struct {
 	Ref  model.Ref
-	What string                            // what the wait completes, for its error: "the change of role compute"
-	Has  func(store.FleetState, Node) bool // selects the nodes
+	What string                      // what the wait completes, for its error: "the change of role compute"
+	Has  func(FleetState, Node) bool // selects the nodes
 
 	// Settled reports whether a converged node also has what the wait is for beside its target. It may be nil.
-	Settled func(store.FleetState, Node) bool
+	Settled func(FleetState, Node) bool
 
 	// Current returns an error if there is nothing left to wait for, because somebody changed the targets. It may be nil.
-	Current func(store.Desires) error
+	Current func(targets.Desires) error
 }
 
 // AwaitHealth is the wait for the selected nodes of those that the environment calls for, registered or not. A node that the
 // selection names is awaited in any case. An expression of the selection must have been evaluated: its nodes stay the same.
 func AwaitHealth(ref model.Ref, sel Selection) Awaited {
-	return Awaited{Ref: ref, What: "the wait for " + ref.String(), Has: func(f store.FleetState, n Node) bool {
+	return Awaited{Ref: ref, What: "the wait for " + ref.String(), Has: func(f FleetState, n Node) bool {
 		if f.Spec == nil || !sel.Has(n.Role, n.Node) {
 			return false
 		}
@@ -58,7 +58,7 @@ func (p Progress) Sentence() string {
 }
 
 // ProgressOf judges the awaited nodes.
-func (a Awaited) ProgressOf(f store.FleetState, now time.Time) (p Progress) {
+func (a Awaited) ProgressOf(f FleetState, now time.Time) (p Progress) {
 	for _, n := range Look(f, a.Ref, Selection{}, now).Nodes {
 		switch {
 		case !a.Has(f, n):
@@ -95,7 +95,7 @@ const (
 // Await reads the fleet until no awaited node is left that may converge without an operator. It returns a
 // *NotConvergedError if some did not converge then, or at the deadline. While etcd is unreachable it tries again until the
 // deadline. It calls progress after each read, and returns the last progress.
-func (a Awaited) Await(ctx context.Context, s *store.Fleet, limit time.Duration, now func() time.Time, progress func(Progress)) (p Progress, err error) {
+func (a Awaited) Await(ctx context.Context, s *Fleet, limit time.Duration, now func() time.Time, progress func(Progress)) (p Progress, err error) {
 	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
 	for {

@@ -7,9 +7,10 @@ import (
 	"strings"
 	"time"
 
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/release"
-	"pulley/internal/store"
 )
 
 // ContradictionCode is the kind of a contradiction.
@@ -46,15 +47,15 @@ type Contradiction struct {
 	Seen   model.Epoch       `json:"seen,omitempty"`  // of epoch_above: the highest
 	Until  *time.Time        `json:"until,omitempty"` // end of a statement
 
-	of store.Scope
+	of etcd.Scope
 }
 
 // ScopeOf returns the scope of a target that differs.
-func ScopeOf(c Contradiction) (scope store.Scope, ok bool) { return c.of, c.Code == TargetDiffers }
+func ScopeOf(c Contradiction) (scope etcd.Scope, ok bool) { return c.of, c.Code == TargetDiffers }
 
 // Contradictions compares the targets and the statuses of a fleet with its history, newest change first, and with its
 // statement, whose signature it does not verify. The history must be that of the targets' revision.
-func Contradictions(f store.FleetState, history []store.Change, now time.Time) []Contradiction {
+func Contradictions(f FleetState, history []targets.Change, now time.Time) []Contradiction {
 	all := []Contradiction{}
 	epoch := model.Epoch(0)
 	if len(history) > 0 {
@@ -63,10 +64,10 @@ func Contradictions(f store.FleetState, history []store.Change, now time.Time) [
 	if gate := f.Desires.Gate.Epoch; gate != epoch {
 		all = append(all, Contradiction{Code: EpochDiffers, Gate: gate, Epoch: epoch})
 	}
-	if store.Gap(history) {
+	if targets.Gap(history) {
 		all = append(all, Contradiction{Code: HistoryGap, Epoch: epoch})
 	}
-	if len(history) > 0 && history[0].Kind == store.Restored {
+	if len(history) > 0 && history[0].Kind == targets.Restored {
 		all = append(all, Contradiction{Code: Restored, Epoch: epoch})
 	}
 	last := LastChanges(history)
@@ -97,7 +98,7 @@ func Contradictions(f store.FleetState, history []store.Change, now time.Time) [
 }
 
 // epochsAbove finds nodes that refuse what is signed or assigned under the next epoch after that of the last change.
-func epochsAbove(f store.FleetState, last model.Epoch, now time.Time) []Contradiction {
+func epochsAbove(f FleetState, last model.Epoch, now time.Time) []Contradiction {
 	above := Contradiction{Code: EpochAbove, Epoch: last}
 	for node := range f.Hosts {
 		permit, statement, rollout := seenEpochs(f.Statuses[node], now)
@@ -127,7 +128,7 @@ func seenEpochs(s model.Status, now time.Time) (permit, statement, rollout model
 		rollout = s.Params.Epoch
 	}
 	for _, epoch := range []*model.Epoch{&permit, &statement, &rollout} {
-		if !store.PlausibleEpoch(*epoch, now) {
+		if !targets.PlausibleEpoch(*epoch, now) {
 			*epoch = 0
 		}
 	}
@@ -135,14 +136,14 @@ func seenEpochs(s model.Status, now time.Time) (permit, statement, rollout model
 }
 
 // started reports whether an assignment is that of the rollout in progress, as its start is in the history.
-func started(g model.Gate, history []store.Change, a model.Assignment) bool {
-	return g.Rollout != "" && a.Rollout == g.Rollout && slices.ContainsFunc(history, func(c store.Change) bool {
+func started(g model.Gate, history []targets.Change, a model.Assignment) bool {
+	return g.Rollout != "" && a.Rollout == g.Rollout && slices.ContainsFunc(history, func(c targets.Change) bool {
 		return c.Epoch == g.Epoch && c.Rollout != nil && c.Rollout.ID == a.Rollout && c.Rollout.Target == a.Target && c.Rollout.Agent == a.Agent.Version
 	})
 }
 
 // assignments compares the assignments in force with the targets of their nodes.
-func assignments(f store.FleetState, history []store.Change) (all []Contradiction) {
+func assignments(f FleetState, history []targets.Change) (all []Contradiction) {
 	for _, node := range slices.SortedFunc(maps.Keys(f.Assigned), CompareNatural) {
 		d := f.Desires.For(f.Hosts[node].Role, node)
 		target := d.Wanted()
@@ -159,7 +160,7 @@ func assignments(f store.FleetState, history []store.Change) (all []Contradictio
 }
 
 // statement compares the targets of a fleet with its statement.
-func statement(f store.FleetState, now time.Time) (all []Contradiction) {
+func statement(f FleetState, now time.Time) (all []Contradiction) {
 	st := f.Desires.Statement
 	demanded := f.Spec != nil && f.Spec.Statement != 0 && f.Desires.Gate.Epoch > 0
 	switch {
@@ -184,8 +185,8 @@ func statement(f store.FleetState, now time.Time) (all []Contradiction) {
 }
 
 // LastChanges returns the last change of each scope.
-func LastChanges(history []store.Change) map[store.Scope]store.Change {
-	last := map[store.Scope]store.Change{}
+func LastChanges(history []targets.Change) map[etcd.Scope]targets.Change {
+	last := map[etcd.Scope]targets.Change{}
 	for _, c := range slices.Backward(history) {
 		last[c.Scope()] = c
 	}
@@ -193,13 +194,13 @@ func LastChanges(history []store.Change) map[store.Scope]store.Change {
 }
 
 // Scopes lists the scopes with a target or with a change: all nodes, then roles and nodes, each in order.
-func Scopes(d store.Desires, history []store.Change) []store.Scope {
-	known := map[store.Scope]bool{{}: true}
+func Scopes(d targets.Desires, history []targets.Change) []etcd.Scope {
+	known := map[etcd.Scope]bool{{}: true}
 	for role := range d.Roles {
-		known[store.Scope{Role: role}] = true
+		known[etcd.Scope{Role: role}] = true
 	}
 	for node := range d.Nodes {
-		known[store.Scope{Node: node}] = true
+		known[etcd.Scope{Node: node}] = true
 	}
 	for _, c := range history {
 		known[c.Scope()] = true
@@ -207,7 +208,7 @@ func Scopes(d store.Desires, history []store.Change) []store.Scope {
 	return slices.SortedFunc(maps.Keys(known), compareScopes)
 }
 
-func compareScopes(a, b store.Scope) int {
+func compareScopes(a, b etcd.Scope) int {
 	return cmp.Or(strings.Compare(a.Node, b.Node), strings.Compare(a.Role, b.Role)) // "" comes first
 }
 
@@ -226,7 +227,7 @@ func Above(mark, t model.Target) bool {
 
 // Highest returns the highest release and the highest data of the history, as a target without hashes. It ignores data that no
 // change can have.
-func Highest(history []store.Change, now time.Time) model.Target {
+func Highest(history []targets.Change, now time.Time) model.Target {
 	var t model.Target
 	for _, c := range history {
 		for _, named := range c.Named(now) { // not c.Before, which may have been written without Pulley

@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // Drained is how far a drain is.
@@ -42,7 +42,7 @@ func some(nodes []string) string {
 // Drain waits until the runs have ended that are in progress on the nodes of a scope. A caller that set a hold before misses
 // none: a node announces a run in a transaction that compares the holds. While etcd is unreachable, Drain tries again until the
 // deadline. It calls progress after each read. It returns *StillRunningError at the deadline.
-func Drain(ctx context.Context, s *store.Fleet, ref model.Ref, scope store.Scope, limit time.Duration, now func() time.Time, progress func(Drained)) (d Drained, err error) {
+func Drain(ctx context.Context, s *Fleet, ref model.Ref, scope etcd.Scope, limit time.Duration, now func() time.Time, progress func(Drained)) (d Drained, err error) {
 	deadline := time.NewTimer(limit)
 	defer deadline.Stop()
 	var runs map[string]string // of nodes; nil before the first read
@@ -85,7 +85,7 @@ func Drain(ctx context.Context, s *store.Fleet, ref model.Ref, scope store.Scope
 }
 
 // runsOf returns the run in progress of each node of a scope that has one.
-func runsOf(f store.FleetState, scope store.Scope) map[string]string {
+func runsOf(f FleetState, scope etcd.Scope) map[string]string {
 	runs := map[string]string{}
 	for node, h := range f.Hosts {
 		if st := f.Statuses[node]; scope.Has(h.Role, node) && st.Phase == model.Running {
@@ -96,7 +96,7 @@ func runsOf(f store.FleetState, scope store.Scope) map[string]string {
 }
 
 // silentIn lists the silent nodes of a scope.
-func silentIn(f store.FleetState, scope store.Scope, now time.Time) (nodes []string) {
+func silentIn(f FleetState, scope etcd.Scope, now time.Time) (nodes []string) {
 	for node, h := range f.Hosts {
 		if st, reported := f.Statuses[node]; scope.Has(h.Role, node) && reported && now.After(st.SilentFrom(f.Desires.Silence(), now)) {
 			nodes = append(nodes, node)

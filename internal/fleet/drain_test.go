@@ -6,8 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/desired/control"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
-	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -15,7 +16,7 @@ import (
 func TestDrainAwaitsTheRunsInProgress(t *testing.T) {
 	t.Parallel()
 	server, ctx, ref := etcdtest.Start(t), t.Context(), model.Ref{Environment: "dev"}
-	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
+	s, err := etcd.Open(etcd.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -23,12 +24,12 @@ func TestDrainAwaitsTheRunsInProgress(t *testing.T) {
 	report := func(node string, phase model.Phase, run string) {
 		t.Helper()
 		st := model.Status{Node: node, Role: "web", Phase: phase, LastRun: run, SeenAt: time.Now(), Settings: model.DefaultSettings()}
-		if err := s.Node.Report(ctx, model.Identity{Node: node, Environment: "dev"}, st, nil, nil); err != nil {
+		if err := control.In(s).Report(ctx, model.Identity{Node: node, Environment: "dev"}, st, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	for node, role := range map[string]string{"web1": "web", "web2": "web", "web3": "web", "db1": "db"} {
-		if err := s.Fleet.Register(ctx, "dev", model.Host{Node: node, Role: role}); err != nil {
+		if err := In(s).Register(ctx, "dev", model.Host{Node: node, Role: role}); err != nil {
 			t.Fatal(err)
 		}
 		report(node, model.Running, "1")
@@ -36,12 +37,12 @@ func TestDrainAwaitsTheRunsInProgress(t *testing.T) {
 	report("web3", model.Idle, "1")
 
 	ignore := func(Drained) {}
-	_, err = Drain(ctx, s.Fleet, ref, store.Scope{Role: "web"}, time.Second, time.Now, ignore)
+	_, err = Drain(ctx, In(s), ref, etcd.Scope{Role: "web"}, time.Second, time.Now, ignore)
 	if late := (*StillRunningError)(nil); !errors.As(err, &late) || !strings.HasPrefix(err.Error(), "cannot complete the drain of dev: 2 of 2 runs did not end within 1s, on web1, web2\n") {
 		t.Fatal(err)
 	}
 	first := true
-	d, err := Drain(ctx, s.Fleet, ref, store.Scope{Role: "web"}, time.Minute, time.Now, func(Drained) {
+	d, err := Drain(ctx, In(s), ref, etcd.Scope{Role: "web"}, time.Minute, time.Now, func(Drained) {
 		if first {
 			first = false
 			report("web1", model.Idle, "1")
@@ -51,7 +52,7 @@ func TestDrainAwaitsTheRunsInProgress(t *testing.T) {
 	if err != nil || d.Sentence() != "2 of 2 runs ended" {
 		t.Errorf("%+v, %v", d, err)
 	}
-	d, err = Drain(ctx, s.Fleet, ref, store.Scope{Node: "web3"}, time.Minute, func() time.Time { return time.Now().Add(24 * time.Hour) }, ignore)
+	d, err = Drain(ctx, In(s), ref, etcd.Scope{Node: "web3"}, time.Minute, func() time.Time { return time.Now().Add(24 * time.Hour) }, ignore)
 	if err != nil || d.Runs != 0 || strings.Join(d.Silent, " ") != "web3" {
 		t.Errorf("%+v, %v", d, err)
 	}

@@ -13,9 +13,9 @@ import (
 	"time"
 
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/facts"
 	"pulley/internal/model"
-	"pulley/internal/store"
 	"pulley/internal/where"
 )
 
@@ -26,8 +26,8 @@ type NodeFacts struct {
 }
 
 // FactsOf reads the published facts of a node.
-func FactsOf(ctx context.Context, s *store.Store, ref model.Ref, node string) (NodeFacts, error) {
-	b, err := s.Fleet.FactsOf(ctx, ref, node)
+func FactsOf(ctx context.Context, s *etcd.DB, ref model.Ref, node string) (NodeFacts, error) {
+	b, err := In(s).FactsOf(ctx, ref, node)
 	if err != nil {
 		return NodeFacts{}, err
 	}
@@ -65,7 +65,7 @@ const evaluationTime = 20 * time.Second
 
 // Narrow evaluates the expression of a selection for the nodes of a fleet, and returns the selection of those for which it is
 // true. Without an expression it reads nothing. notes are about the expression, for the user.
-func Narrow(ctx context.Context, s *store.Store, ref model.Ref, f store.FleetState, sel Selection, now time.Time) (narrow Selection, notes []string, err error) {
+func Narrow(ctx context.Context, s *etcd.DB, ref model.Ref, f FleetState, sel Selection, now time.Time) (narrow Selection, notes []string, err error) {
 	if sel.Where == nil {
 		return sel, nil, nil
 	}
@@ -88,22 +88,22 @@ func Narrow(ctx context.Context, s *store.Store, ref model.Ref, f store.FleetSta
 }
 
 // readFacts calls each with the published facts that a selection may need, as they are stored.
-func readFacts(ctx context.Context, s *store.Store, ref model.Ref, sel Selection, each func(node string, b []byte)) error {
+func readFacts(ctx context.Context, s *etcd.DB, ref model.Ref, sel Selection, each func(node string, b []byte)) error {
 	if len(sel.Nodes) == 1 {
-		b, err := s.Fleet.FactsOf(ctx, ref, sel.Nodes[0])
+		b, err := In(s).FactsOf(ctx, ref, sel.Nodes[0])
 		if b != nil {
 			each(sel.Nodes[0], b)
 		}
 		return err
 	}
-	return s.Fleet.Facts(ctx, ref, each)
+	return In(s).Facts(ctx, ref, each)
 }
 
 // evaluation evaluates an expression for the nodes of a fleet, on all processors, while etcd sends the next facts.
 type evaluation struct {
 	Selection
 	ctx   context.Context // ends the evaluation
-	fleet store.FleetState
+	fleet FleetState
 	ref   model.Ref
 	now   time.Time
 	roles map[string]string // of the selected nodes without facts so far
@@ -136,7 +136,7 @@ func newMatched() matched { return matched{nodes: map[string]bool{}, names: map[
 // evaluatedAtOnce is the number of nodes of one goroutine.
 const evaluatedAtOnce = 100
 
-func newEvaluation(ctx context.Context, sel Selection, f store.FleetState, ref model.Ref, now time.Time) *evaluation {
+func newEvaluation(ctx context.Context, sel Selection, f FleetState, ref model.Ref, now time.Time) *evaluation {
 	e := &evaluation{Selection: sel, ctx: ctx, fleet: f, ref: ref, now: now, roles: map[string]string{}, matched: newMatched()}
 	called := map[string]string{}
 	if f.Spec != nil {
@@ -350,7 +350,7 @@ type Groups struct {
 }
 
 // GroupFacts counts the selected nodes by their value at a path of the facts, the most frequent first.
-func GroupFacts(ctx context.Context, s *store.Store, ref model.Ref, sel Selection, path string, now time.Time) (g Groups, notes []string, err error) {
+func GroupFacts(ctx context.Context, s *etcd.DB, ref model.Ref, sel Selection, path string, now time.Time) (g Groups, notes []string, err error) {
 	r, err := ReadHosts(ctx, s, ref, sel, now)
 	if err != nil {
 		return g, nil, err
@@ -360,7 +360,7 @@ func GroupFacts(ctx context.Context, s *store.Store, ref model.Ref, sel Selectio
 }
 
 // valuesAt reads the value of each node at a path of its facts.
-func valuesAt(ctx context.Context, s *store.Store, ref model.Ref, sel Selection, path string) (map[string]string, error) {
+func valuesAt(ctx context.Context, s *etcd.DB, ref model.Ref, sel Selection, path string) (map[string]string, error) {
 	values := map[string]string{}
 	err := readFacts(ctx, s, ref, sel, func(node string, b []byte) {
 		if found := facts.At(b, path); found != nil {

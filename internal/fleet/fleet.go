@@ -1,6 +1,8 @@
-// Package fleet is the read side of a fleet: the state of each node and its reason, the health of an environment, and the
-// known facts of one node. Its functions are pure, except those in read.go and await.go: their arguments are the values
-// that the store has read, and the time. Its values contain codes with parameters; words.go renders them. It must never write.
+// Package fleet is the nodes of an environment: where each stands and why, the health of the whole, and what operators want of nodes, which is
+// the host list, holds, requests, agent versions and previews.
+//
+// What it shows is computed by pure functions of what state.go has read, and the time. Its values contain codes with parameters; words.go
+// renders them. It must never decide in the place of a node.
 package fleet
 
 import (
@@ -13,19 +15,17 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/cli"
-	"pulley/internal/machines"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // Status is the state of all nodes of an environment; `pulley status -o json` prints it.
 type Status struct {
-	Environment string                `json:"environment"`
-	Revision    int64                 `json:"revision"`
-	Healthy     bool                  `json:"healthy"`
-	Roles       []machines.RoleHealth `json:"roles"`
-	Counts      Counts                `json:"counts"`
-	Nodes       []Node                `json:"nodes"`
+	Environment string       `json:"environment"`
+	Revision    int64        `json:"revision"`
+	Healthy     bool         `json:"healthy"`
+	Roles       []RoleHealth `json:"roles"`
+	Counts      Counts       `json:"counts"`
+	Nodes       []Node       `json:"nodes"`
 
 	Contradictions []Contradiction `json:"contradictions"` // of Contradictions, where the caller read the history
 
@@ -36,10 +36,10 @@ type Status struct {
 
 	Served []ServedCode `json:"served,omitempty"` // catalogs of Puppet servers; absent: the nodes have none
 
-	Health machines.Health `json:"-"`
-	Target model.Target    `json:"-"` // of nodes without one of their own
-	Epoch  model.Epoch     `json:"-"`
-	ByRole []RoleCounts    `json:"by_role"` // of Nodes, before any of them is left out
+	Health Health       `json:"-"`
+	Target model.Target `json:"-"` // of nodes without one of their own
+	Epoch  model.Epoch  `json:"-"`
+	ByRole []RoleCounts `json:"by_role"` // of Nodes, before any of them is left out
 }
 
 // Counts is the number of nodes in each state. A state without nodes is absent.
@@ -100,7 +100,7 @@ type Node struct {
 
 // Look judges the selected nodes of those that the environment calls for, that are registered or that have reported, in
 // the order of CompareNatural.
-func Look(f store.FleetState, ref model.Ref, sel Selection, now time.Time) Status {
+func Look(f FleetState, ref model.Ref, sel Selection, now time.Time) Status {
 	out := Status{
 		Contradictions: []Contradiction{}, Environment: ref.String(), Revision: f.Revision, Counts: Counts{}, Nodes: []Node{},
 		Target: f.Desires.Default, Epoch: f.Desires.Gate.Epoch,
@@ -138,7 +138,7 @@ func Look(f store.FleetState, ref model.Ref, sel Selection, now time.Time) Statu
 		out.Nodes = append(out.Nodes, n)
 	}
 	out.ByRole, out.Served = countRoles(out.Nodes), countServed(out.Nodes)
-	out.Health = machines.Judge(sel.only(wanted), f.Hosts, views)
+	out.Health = Judge(sel.only(wanted), f.Hosts, views)
 	out.Healthy, out.Roles = out.Health.Healthy, out.Health.Roles
 	if _, listed := sel.named(); listed && slices.ContainsFunc(out.Nodes, func(n Node) bool { return n.State != model.Converged }) {
 		out.Healthy = false // also of a node that the environment does not call for
@@ -220,7 +220,7 @@ func rank(s model.NodeState) int {
 }
 
 // lookAt judges one node. calledRole is its role in the environment; "" if the environment does not call for it.
-func lookAt(f store.FleetState, name, calledRole string, now time.Time) Node {
+func lookAt(f FleetState, name, calledRole string, now time.Time) Node {
 	role := roleOf(f, name, calledRole)
 	n := Node{Node: name, Role: role}
 	var last *model.Status
@@ -245,14 +245,14 @@ func lookAt(f store.FleetState, name, calledRole string, now time.Time) Node {
 }
 
 // reportOf returns the last report of a node's machine.
-func reportOf(f store.FleetState, name string) (model.Status, bool) {
+func reportOf(f FleetState, name string) (model.Status, bool) {
 	st, ok := f.Statuses[name]
 	h, listed := f.Hosts[name]
 	return st, ok && !(listed && st.OfFormer(&h))
 }
 
 // roleOf returns the role of a node. calledRole is its role in the environment, or "".
-func roleOf(f store.FleetState, name, calledRole string) string {
+func roleOf(f FleetState, name, calledRole string) string {
 	if role := cmp.Or(f.Hosts[name].Role, f.Statuses[name].Role, calledRole); role != "" {
 		return role
 	}
@@ -286,7 +286,7 @@ type Explanation struct {
 type WholeStatus model.Status
 
 // Explain runs the node's own decision on its last status.
-func Explain(f store.FleetState, ref model.Ref, node string, now time.Time) Explanation {
+func Explain(f FleetState, ref model.Ref, node string, now time.Time) Explanation {
 	n := lookAt(f, node, "", now)
 	last := model.Status{Node: node, Settings: model.DefaultSettings()}
 	x := Explanation{Environment: ref.String(), Made: made(f.Spec, node), Node: node, State: n.State, Why: n.Cause, View: n.View}

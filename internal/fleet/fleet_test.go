@@ -8,8 +8,10 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/access"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 var (
@@ -33,12 +35,12 @@ func reported(node string, target model.Target, ago time.Duration) model.Status 
 	return model.Status{Node: node, Role: "compute", SeenAt: now.Add(-ago), LastGood: target, Enforcing: target, Outcome: model.Changed, Settings: model.DefaultSettings()}
 }
 
-func state(t *testing.T) store.FleetState {
-	f := store.FleetState{
+func state(t *testing.T) FleetState {
+	f := FleetState{
 		Revision: 7, Spec: spec(t, "roles:\n  compute: {cardinality: 10, flavor: bare-metal}\n"),
-		Desires:  store.Desires{Default: two},
+		Desires:  targets.Desires{Default: two},
 		Hosts:    map[string]model.Host{},
-		Holds:    map[store.Scope]model.Hold{},
+		Holds:    map[etcd.Scope]model.Hold{},
 		Statuses: map[string]model.Status{"compute10": reported("compute10", two, time.Minute), "compute2": reported("compute2", one, time.Minute), "old1": reported("old1", two, time.Minute)},
 	}
 	for _, n := range []string{"compute10", "compute2", "compute1"} {
@@ -126,7 +128,7 @@ func TestNodeShowsDesiredBesideLastGood(t *testing.T) {
 	if why := lookAt(f, "compute10", "", now).Why(now); why != "" {
 		t.Errorf("a converged node has reason %q", why)
 	}
-	f.Holds[store.Scope{Role: "compute"}] = model.Hold{Mode: model.Freeze, Kind: model.OperatorHold, Who: "ann", Why: "kernel bug"}
+	f.Holds[etcd.Scope{Role: "compute"}] = model.Hold{Mode: model.Freeze, Kind: model.OperatorHold, Who: "ann", Why: "kernel bug"}
 	if n := lookAt(f, "compute2", "", now); n.State != model.Held || n.Hold == nil || n.Hold.Who != "ann" || !strings.Contains(n.Why(now), "kernel bug") {
 		t.Errorf("%+v: %s", n, n.Why(now))
 	}
@@ -140,7 +142,7 @@ func TestNodeShowsDesiredBesideLastGood(t *testing.T) {
 func TestFirstBootExplainsNodeWithoutReport(t *testing.T) {
 	t.Parallel()
 	f := state(t)
-	boot := &FirstBoot{FirstBoot: store.FirstBoot{Node: "compute1", Step: "server", State: store.BootFailed, Attempts: 3, Heard: now.Add(-time.Minute), Error: "no release\npromote one"}}
+	boot := &FirstBoot{FirstBoot: access.FirstBoot{Node: "compute1", Step: "server", State: access.BootFailed, Attempts: 3, Heard: now.Add(-time.Minute), Error: "no release\npromote one"}}
 	s := Look(f, dev, Selection{}, now)
 	s.AddBoots(map[string]*FirstBoot{"compute1": boot, "compute2": boot})
 	for _, n := range s.Nodes {
@@ -184,17 +186,17 @@ func TestExplainMatchesNodeDecision(t *testing.T) {
 // A machine that hangs in its first boot must not disappear behind a healthy one of the same name.
 func TestHostsShowsNewestFirstBootAndMachinesWithoutName(t *testing.T) {
 	t.Parallel()
-	boot := func(machine, node string, heard time.Duration) store.FirstBoot {
-		return store.FirstBoot{Machine: machine, Node: node, Role: "compute", Step: "lock", State: store.BootFailed, Attempts: 2, Since: now.Add(-heard), Heard: now.Add(-heard), Error: "etcd is away\nmore"}
+	boot := func(machine, node string, heard time.Duration) access.FirstBoot {
+		return access.FirstBoot{Machine: machine, Node: node, Role: "compute", Step: "lock", State: access.BootFailed, Attempts: 2, Since: now.Add(-heard), Heard: now.Add(-heard), Error: "etcd is away\nmore"}
 	}
 	r := HostsRead{
 		Spec:  spec(t, "roles:\n  compute: {cardinality: 2, members: [web.example.com], flavor: bare-metal}\n"),
 		Hosts: map[string]model.Host{"compute1": {Node: "compute1", Role: "compute", At: now}, "extra5": {Node: "extra5", Role: "extra"}},
-		Identities: map[string]store.Identity{
-			"compute1": {Node: "compute1", User: "u", Machine: "m1", Duplicate: &store.Duplicate{Machine: "m9", Times: 2, At: now, From: "10.0.0.9"}},
-			"compute2": {Node: "compute2", Removed: &store.Removal{At: now.Add(-time.Hour), By: "ann"}},
+		Identities: map[string]access.Identity{
+			"compute1": {Node: "compute1", User: "u", Machine: "m1", Duplicate: &access.Duplicate{Machine: "m9", Times: 2, At: now, From: "10.0.0.9"}},
+			"compute2": {Node: "compute2", Removed: &access.Removal{At: now.Add(-time.Hour), By: "ann"}},
 		},
-		FirstBoots: map[string]store.FirstBoot{"a": boot("a", "compute2", time.Hour), "b": boot("b", "compute2", time.Minute), "c": boot("c", "", time.Minute)},
+		FirstBoots: map[string]access.FirstBoot{"a": boot("a", "compute2", time.Hour), "b": boot("b", "compute2", time.Minute), "c": boot("c", "", time.Minute)},
 	}
 	all := Hosts(r, now)
 	var got []string
@@ -215,7 +217,7 @@ func TestHostsShowsNewestFirstBootAndMachinesWithoutName(t *testing.T) {
 	if all[0].Joined == nil || all[0].Joined.Machine != "m1" || all[1].Joined != nil || all[1].Hostname == "" {
 		t.Errorf("%+v %+v", all[0], all[1])
 	}
-	r.FirstBoots = map[string]store.FirstBoot{"a": boot("a", "compute2", time.Hour)}
+	r.FirstBoots = map[string]access.FirstBoot{"a": boot("a", "compute2", time.Hour)}
 	if h := Hosts(r, now)[1]; !h.FirstBoot.Stalled || !strings.HasPrefix(h.FirstBoot.Cell(now), "lock stalled, last report 1h ago") {
 		t.Errorf("%q", h.FirstBoot.Cell(now))
 	}
@@ -229,7 +231,7 @@ func TestHostsShowsNewestFirstBootAndMachinesWithoutName(t *testing.T) {
 // An accusation without a machine ID comes from a stolen key or token: no such machine exists that an operator could look for.
 func TestAccusationWithoutAMachineIsNamed(t *testing.T) {
 	t.Parallel()
-	h := Host{Host: model.Host{Node: "compute1"}, Registered: true, CalledFor: true, Duplicate: &store.Duplicate{Times: 2, At: now, From: "10.0.0.9"}}
+	h := Host{Host: model.Host{Node: "compute1"}, Registered: true, CalledFor: true, Duplicate: &access.Duplicate{Times: 2, At: now, From: "10.0.0.9"}}
 	if got, want := h.Note(now), "a machine from 10.0.0.9 used this name 2 times, last 0s ago, and claimed to be the machine of another node"; got != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
@@ -291,7 +293,7 @@ func TestCheckNodeAndRoleSuggestNearNames(t *testing.T) {
 
 // A line with the names of a whole fleet would hide what happened.
 func TestForgedRetirementsAreOneLine(t *testing.T) {
-	f := store.FleetState{Unconfirmed: []string{"web10", "web2", "web1", "web3", "web4", "web5", "web6"}}
+	f := FleetState{Unconfirmed: []string{"web10", "web2", "web1", "web3", "web4", "web5", "web6"}}
 	all := Contradictions(f, nil, time.Now())
 	if len(all) != 1 || all[0].Code != RetirementUnconfirmed || len(all[0].Nodes) != 7 {
 		t.Fatalf("contradictions are %+v", all)
@@ -304,12 +306,12 @@ func TestForgedRetirementsAreOneLine(t *testing.T) {
 // Operators can write assignments. A node that is assigned another target than its scopes have must not look converged.
 func TestAssignmentsAreCompared(t *testing.T) {
 	t.Parallel()
-	f := store.FleetState{
+	f := FleetState{
 		Hosts:    map[string]model.Host{"web1": {Node: "web1", Role: "web"}, "web2": {Node: "web2", Role: "web"}, "web3": {Node: "web3", Role: "web"}},
-		Desires:  store.Desires{Gate: model.Gate{Epoch: 2}, Default: one, Roles: map[string]model.Target{"web": two}},
+		Desires:  targets.Desires{Gate: model.Gate{Epoch: 2}, Default: one, Roles: map[string]model.Target{"web": two}},
 		Assigned: map[string]model.Assignment{"web1": {Target: one, Epoch: 2}, "web2": {Target: two, Epoch: 2}, "web3": {Target: one, Epoch: 1}},
 	}
-	history := []store.Change{{Epoch: 2, Role: "web", After: two}, {Epoch: 1, After: one}}
+	history := []targets.Change{{Epoch: 2, Role: "web", After: two}, {Epoch: 1, After: one}}
 	all := Contradictions(f, history, time.Now())
 	if len(all) != 1 || all[0].Code != AssignmentDiffers || all[0].Sentence() != "web1 is assigned 1.0.0 with data 3, and its target is 2.0.0 with data 3" {
 		t.Errorf("contradictions are %+v", all)
@@ -320,7 +322,7 @@ func TestAssignmentsAreCompared(t *testing.T) {
 func TestMarksOfRemovedNodesDoNotCount(t *testing.T) {
 	t.Parallel()
 	st := model.Status{Signatures: &model.Signatures{State: model.SignaturesChecked, Data: 9}}
-	f := store.FleetState{Hosts: map[string]model.Host{"web1": {Node: "web1"}}, Statuses: map[string]model.Status{"web1": st, "web2": st}}
+	f := FleetState{Hosts: map[string]model.Host{"web1": {Node: "web1"}}, Statuses: map[string]model.Status{"web1": st, "web2": st}}
 	if all := Contradictions(f, nil, time.Now()); len(all) != 1 || all[0].Code != MarkAbove || all[0].Node != "web1" {
 		t.Errorf("contradictions are %+v", all)
 	}
@@ -334,8 +336,8 @@ func TestNodesAboveTheHistoryAreNamed(t *testing.T) {
 	seen := func(permit, statement model.Epoch) model.Status {
 		return model.Status{Signatures: &model.Signatures{State: model.SignaturesChecked, Permit: permit, Statement: statement}}
 	}
-	f := store.FleetState{
-		Desires: store.Desires{Gate: model.Gate{Epoch: 7}, Default: one},
+	f := FleetState{
+		Desires: targets.Desires{Gate: model.Gate{Epoch: 7}, Default: one},
 		Hosts:   map[string]model.Host{},
 		Statuses: map[string]model.Status{
 			"web1": seen(7, 7), "web2": seen(0, 8), "web3": seen(8, 0), "web4": seen(2, 500), "web5": seen(1<<63-1, 999_999_999_999), "web6": {},
@@ -348,7 +350,7 @@ func TestNodesAboveTheHistoryAreNamed(t *testing.T) {
 			f.Hosts[node] = model.Host{Node: node}
 		}
 	}
-	all := Contradictions(f, []store.Change{{Epoch: 7, Kind: store.Recovered, After: one}}, now)
+	all := Contradictions(f, []targets.Change{{Epoch: 7, Kind: targets.Recovered, After: one}}, now)
 	if len(all) != 1 || all[0].Code != EpochAbove || all[0].Seen != 500 || strings.Join(all[0].Nodes, " ") != "web3 web4 web7" {
 		t.Errorf("contradictions are %+v", all)
 	}
@@ -357,16 +359,16 @@ func TestNodesAboveTheHistoryAreNamed(t *testing.T) {
 // A signer signs nothing after a gap in the history. Operators must see it before.
 func TestMissingChangesAreNamed(t *testing.T) {
 	t.Parallel()
-	f := store.FleetState{Desires: store.Desires{Gate: model.Gate{Epoch: 7}, Default: one}}
-	change := func(epoch model.Epoch, kind store.ChangeKind) store.Change {
-		return store.Change{Epoch: epoch, Kind: kind, Before: one, After: one}
+	f := FleetState{Desires: targets.Desires{Gate: model.Gate{Epoch: 7}, Default: one}}
+	change := func(epoch model.Epoch, kind targets.ChangeKind) targets.Change {
+		return targets.Change{Epoch: epoch, Kind: kind, Before: one, After: one}
 	}
 	const lost = "somebody deleted changes of the history up to epoch 7, or wrote them again"
-	for name, history := range map[string][]store.Change{
-		"":                   {change(7, store.Promoted), change(6, store.Promoted), change(5, store.Promoted), change(4, store.Promoted), change(3, store.Promoted), change(2, store.Promoted), change(1, store.Promoted)},
-		"recovered":          {change(7, store.Promoted), change(6, store.Recovered), change(2, store.Promoted)},
-		"one is lost":        {change(7, store.Promoted), change(5, store.Promoted), change(4, store.Recovered)},
-		"the oldest is lost": {change(7, store.Promoted), change(6, store.Promoted), change(5, store.Promoted)},
+	for name, history := range map[string][]targets.Change{
+		"":                   {change(7, targets.Promoted), change(6, targets.Promoted), change(5, targets.Promoted), change(4, targets.Promoted), change(3, targets.Promoted), change(2, targets.Promoted), change(1, targets.Promoted)},
+		"recovered":          {change(7, targets.Promoted), change(6, targets.Recovered), change(2, targets.Promoted)},
+		"one is lost":        {change(7, targets.Promoted), change(5, targets.Promoted), change(4, targets.Recovered)},
+		"the oldest is lost": {change(7, targets.Promoted), change(6, targets.Promoted), change(5, targets.Promoted)},
 	} {
 		want := ""
 		if strings.HasSuffix(name, "lost") {

@@ -11,20 +11,22 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/access"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // Host is a node that the environment has or that is registered; or a machine in its first boot without a name, whose
 // Node is "". `pulley nodes -o json` prints it.
 type Host struct {
 	model.Host
-	Registered bool             `json:"registered"`
-	CalledFor  bool             `json:"called_for"` // by the environment
-	Joined     *Join            `json:"joined,omitempty"`
-	FirstBoot  *FirstBoot       `json:"first_boot,omitempty"`
-	Duplicate  *store.Duplicate `json:"duplicate,omitempty"`
-	Removed    *store.Removal   `json:"removed,omitempty"`
+	Registered bool              `json:"registered"`
+	CalledFor  bool              `json:"called_for"` // by the environment
+	Joined     *Join             `json:"joined,omitempty"`
+	FirstBoot  *FirstBoot        `json:"first_boot,omitempty"`
+	Duplicate  *access.Duplicate `json:"duplicate,omitempty"`
+	Removed    *access.Removal   `json:"removed,omitempty"`
 }
 
 // Join is the join in which a node got its certificate.
@@ -40,27 +42,27 @@ type Join struct {
 
 // FirstBoot is the progress of a machine in its first boot.
 type FirstBoot struct {
-	store.FirstBoot
-	Stalled bool           `json:"stalled"`          // unfinished, and silent for too long
-	Before  int            `json:"before,omitempty"` // machines that wait longer for their turn
-	Paused  *store.Revoked `json:"paused,omitempty"` // it waits, and an operator paused the provisioning of the environment
+	access.FirstBoot
+	Stalled bool            `json:"stalled"`          // unfinished, and silent for too long
+	Before  int             `json:"before,omitempty"` // machines that wait longer for their turn
+	Paused  *access.Revoked `json:"paused,omitempty"` // it waits, and an operator paused the provisioning of the environment
 }
 
 // HostsRead contains the arguments of Hosts.
 type HostsRead struct {
 	Spec       *environments.Environment
 	Hosts      map[string]model.Host
-	Identities map[string]store.Identity  // by node
-	FirstBoots map[string]store.FirstBoot // by key
-	Paused     *store.Revoked             // an operator paused the provisioning of new machines; nil: not
-	Damaged    []string                   // unreadable keys
-	Notes      []string                   // about the expression of the selection
+	Identities map[string]access.Identity  // by node
+	FirstBoots map[string]access.FirstBoot // by key
+	Paused     *access.Revoked             // an operator paused the provisioning of new machines; nil: not
+	Damaged    []string                    // unreadable keys
+	Notes      []string                    // about the expression of the selection
 
 	selected func(role, node string) bool // nil: all
 }
 
 // ReadHosts reads the arguments of Hosts for the selected nodes; one node with point reads.
-func ReadHosts(ctx context.Context, s *store.Store, ref model.Ref, sel Selection, now time.Time) (r HostsRead, err error) {
+func ReadHosts(ctx context.Context, s *etcd.DB, ref model.Ref, sel Selection, now time.Time) (r HostsRead, err error) {
 	if len(sel.States) > 0 || len(sel.Nodes) == 1 || sel.Where != nil && sel.Where.Judged() {
 		f, err := Find(ctx, s, ref, sel)
 		if err != nil {
@@ -78,10 +80,10 @@ func ReadHosts(ctx context.Context, s *store.Store, ref model.Ref, sel Selection
 			r.selected = func(_, node string) bool { return in[node] }
 		}
 	} else {
-		if r.Spec, err = FindEnvironment(ctx, s.Environments, ref); err != nil {
+		if r.Spec, err = FindEnvironment(ctx, specs.In(s), ref); err != nil {
 			return r, err
 		}
-		if r.Hosts, r.Damaged, err = s.Fleet.HostList(ctx, ref); err != nil {
+		if r.Hosts, r.Damaged, err = In(s).HostList(ctx, ref); err != nil {
 			return r, err
 		}
 		known := map[string]bool{}
@@ -91,35 +93,35 @@ func ReadHosts(ctx context.Context, s *store.Store, ref model.Ref, sel Selection
 		if err := sel.Check(r.Spec, known); err != nil {
 			return r, err
 		}
-		if err := r.narrow(ctx, s, ref, store.FleetState{Spec: r.Spec, Hosts: r.Hosts}, &sel, now); err != nil {
+		if err := r.narrow(ctx, s, ref, FleetState{Spec: r.Spec, Hosts: r.Hosts}, &sel, now); err != nil {
 			return r, err
 		}
 	}
 	var damaged []string
 	if len(sel.Nodes) == 1 {
 		node := sel.Nodes[0]
-		identity, _, err := s.Identities.Get(ctx, ref, node)
+		identity, _, err := access.IdentitiesIn(s).Get(ctx, ref, node)
 		if err != nil {
 			return r, err
 		}
 		if identity != nil {
-			r.Identities = map[string]store.Identity{node: *identity}
+			r.Identities = map[string]access.Identity{node: *identity}
 		}
-	} else if r.Identities, damaged, err = s.Identities.List(ctx, ref); err != nil {
+	} else if r.Identities, damaged, err = access.IdentitiesIn(s).List(ctx, ref); err != nil {
 		return r, err
 	}
 	r.Damaged = append(r.Damaged, damaged...)
 	return r, r.readBoots(ctx, s, ref)
 }
 
-func (r *HostsRead) readBoots(ctx context.Context, s *store.Store, ref model.Ref) error {
-	boots, damaged, err := s.FirstBoots.List(ctx, ref)
+func (r *HostsRead) readBoots(ctx context.Context, s *etcd.DB, ref model.Ref) error {
+	boots, damaged, err := access.FirstBootsIn(s).List(ctx, ref)
 	r.FirstBoots, r.Damaged = boots, append(r.Damaged, damaged...)
 	if err == nil {
-		var p store.Provisioning
-		p, _, err = s.FirstBoots.Provisioning(ctx, ref)
+		var p access.Provisioning
+		p, _, err = access.FirstBootsIn(s).Provisioning(ctx, ref)
 		r.Paused = p.Paused
-		if unreadable := new(store.UnreadableError); errors.As(err, &unreadable) { // it hides no node
+		if unreadable := new(etcd.UnreadableError); errors.As(err, &unreadable) { // it hides no node
 			r.Damaged, err = append(r.Damaged, unreadable.Error()), nil
 		}
 	}
@@ -127,7 +129,7 @@ func (r *HostsRead) readBoots(ctx context.Context, s *store.Store, ref model.Ref
 }
 
 // BootsOf reads the unfinished first boots of those of some nodes that have not reported, by node. It reads nothing if each one has.
-func BootsOf(ctx context.Context, s *store.Store, ref model.Ref, nodes []Node, now time.Time) (map[string]*FirstBoot, error) {
+func BootsOf(ctx context.Context, s *etcd.DB, ref model.Ref, nodes []Node, now time.Time) (map[string]*FirstBoot, error) {
 	if !slices.ContainsFunc(nodes, func(n Node) bool { return n.LastSeen == nil }) {
 		return nil, nil
 	}
@@ -148,7 +150,7 @@ func (s *Status) AddBoots(boots map[string]*FirstBoot) {
 }
 
 // narrow evaluates the expression of a selection.
-func (r *HostsRead) narrow(ctx context.Context, s *store.Store, ref model.Ref, f store.FleetState, sel *Selection, now time.Time) (err error) {
+func (r *HostsRead) narrow(ctx context.Context, s *etcd.DB, ref model.Ref, f FleetState, sel *Selection, now time.Time) (err error) {
 	*sel, r.Notes, err = Narrow(ctx, s, ref, f, *sel, now)
 	r.selected = sel.Has
 	return err

@@ -13,9 +13,10 @@ import (
 	"pgregory.net/rapid"
 
 	"pulley/environments"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -94,7 +95,7 @@ func (g *generate) node(node string, epoch model.Epoch) {
 func TestOneNodeIsSeenAsInTheFleet(t *testing.T) {
 	t.Parallel()
 	server, ref, now := etcdtest.Start(t), model.Ref{Environment: "dev"}, time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
-	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
+	s, err := etcd.Open(etcd.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,17 +120,17 @@ func TestOneNodeIsSeenAsInTheFleet(t *testing.T) {
 			_, err = server.Client().Txn(ctx).Then(g.ops...).Commit()
 		}
 		if err == nil {
-			err = s.Environments.PutSpec(ctx, e, 0)
+			err = specs.In(s).PutSpec(ctx, e, 0)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		all, err := s.Fleet.State(ctx, ref)
+		all, err := fleet.In(s).State(ctx, ref)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for _, node := range append(generatedNodes, "nobody9") {
-			one, err := s.Fleet.One(ctx, ref, node)
+			one, err := fleet.In(s).One(ctx, ref, node)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -153,14 +154,14 @@ func TestOneNodeIsSeenAsInTheFleet(t *testing.T) {
 func TestRemovedNodesAreNamed(t *testing.T) {
 	t.Parallel()
 	server, ref := etcdtest.Start(t), model.Ref{Environment: "dev"}
-	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
+	s, err := etcd.Open(etcd.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	e, err := environments.Parse("dev.yaml", []byte(generatedSpec))
 	if err == nil {
-		err = s.Environments.PutSpec(t.Context(), e, 0)
+		err = specs.In(s).PutSpec(t.Context(), e, 0)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -215,7 +216,7 @@ func TestUnreadableProvisioningHidesNoNode(t *testing.T) {
 	server := etcdtest.StartAuth(t, etcdtest.AuthOptions{})
 	st, ref := server.Admin(), model.Ref{Environment: "dev"}
 	spec := &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "web", Cardinality: 1}}}
-	if err := st.Environments.PutSpec(t.Context(), spec, 0); err != nil {
+	if err := specs.In(st).PutSpec(t.Context(), spec, 0); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := server.ClientOf(etcdtest.Serve).Put(t.Context(), "/pulley/v1/environments/dev/provisioning", "x"); err != nil {

@@ -7,12 +7,14 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/access"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // FindEnvironment reads an environment that must exist. Its error suggests a similar name.
-func FindEnvironment(ctx context.Context, s *store.Environments, ref model.Ref) (*environments.Environment, error) {
+func FindEnvironment(ctx context.Context, s *specs.Environments, ref model.Ref) (*environments.Environment, error) {
 	e, _, err := s.Spec(ctx, ref)
 	if err != nil || e != nil {
 		return e, err
@@ -26,19 +28,19 @@ func FindEnvironment(ctx context.Context, s *store.Environments, ref model.Ref) 
 			hint = "did you mean " + near + "?"
 		}
 	}
-	return nil, fmt.Errorf("cannot find environment %s: %w\n%s", ref, store.ErrNotFound, hint)
+	return nil, fmt.Errorf("cannot find environment %s: %w\n%s", ref, etcd.ErrNotFound, hint)
 }
 
 // FindNode reads one node of an environment, with point reads. Both must exist: the error suggests a similar name.
-func FindNode(ctx context.Context, s *store.Store, ref model.Ref, node string) (store.FleetState, error) {
-	f, err := s.Fleet.One(ctx, ref, node)
+func FindNode(ctx context.Context, s *etcd.DB, ref model.Ref, node string) (FleetState, error) {
+	f, err := In(s).One(ctx, ref, node)
 	if err != nil {
 		return f, err
 	}
 	if f.Spec == nil {
-		_, err := FindEnvironment(ctx, s.Environments, ref)
+		_, err := FindEnvironment(ctx, specs.In(s), ref)
 		if err == nil {
-			err = fmt.Errorf("cannot find environment %s: %w", ref, store.ErrNotFound)
+			err = fmt.Errorf("cannot find environment %s: %w", ref, etcd.ErrNotFound)
 		}
 		return f, err
 	}
@@ -48,7 +50,7 @@ func FindNode(ctx context.Context, s *store.Store, ref model.Ref, node string) (
 	if _, called := f.Spec.RoleOf(node); called || f.LockedOut(node) != nil {
 		return f, nil
 	}
-	all, err := s.Fleet.State(ctx, ref) // for the suggestion of a name
+	all, err := In(s).State(ctx, ref) // for the suggestion of a name
 	if err == nil {
 		err = CheckNode(f.Spec, all.Known(), node)
 	}
@@ -56,15 +58,15 @@ func FindNode(ctx context.Context, s *store.Store, ref model.Ref, node string) (
 }
 
 // Find reads what a selection needs: one node with point reads, else the whole fleet. Its roles and nodes must exist.
-func Find(ctx context.Context, s *store.Store, ref model.Ref, sel Selection) (store.FleetState, error) {
+func Find(ctx context.Context, s *etcd.DB, ref model.Ref, sel Selection) (FleetState, error) {
 	if len(sel.Nodes) == 1 {
 		return FindNode(ctx, s, ref, sel.Nodes[0])
 	}
-	e, err := FindEnvironment(ctx, s.Environments, ref)
+	e, err := FindEnvironment(ctx, specs.In(s), ref)
 	if err != nil {
-		return store.FleetState{}, err
+		return FleetState{}, err
 	}
-	f, err := s.Fleet.State(ctx, ref)
+	f, err := In(s).State(ctx, ref)
 	if err == nil {
 		err = sel.Check(e, f.Known())
 	}
@@ -79,19 +81,19 @@ const fewReads = 16
 
 // removals reads why nodes that reported are not on the host list. An unreadable identity, and one that the caller may not read,
 // leaves the reason open.
-func removals(ctx context.Context, s *store.Store, ref model.Ref, f *store.FleetState) (err error) {
+func removals(ctx context.Context, s *etcd.DB, ref model.Ref, f *FleetState) (err error) {
 	var unlisted []string
 	for node := range f.Statuses {
 		if _, listed := f.Hosts[node]; !listed {
 			unlisted = append(unlisted, node)
 		}
 	}
-	all := map[string]store.Identity{}
+	all := map[string]access.Identity{}
 	if len(unlisted) > fewReads {
-		all, _, err = s.Identities.List(ctx, ref)
+		all, _, err = access.IdentitiesIn(s).List(ctx, ref)
 	} else {
 		for _, node := range unlisted {
-			i, _, failed := s.Identities.Get(ctx, ref, node)
+			i, _, failed := access.IdentitiesIn(s).Get(ctx, ref, node)
 			if i != nil {
 				all[node] = *i
 			}
@@ -131,9 +133,9 @@ func JoinAgain(env, node string) string {
 }
 
 // Count reads an environment in numbers, with one read of everything that its nodes wrote. Its memory does not grow with their reports.
-func Count(ctx context.Context, s *store.Store, ref model.Ref, now time.Time) (Tally, error) {
+func Count(ctx context.Context, s *etcd.DB, ref model.Ref, now time.Time) (Tally, error) {
 	t := newTally(now)
-	f, err := s.Fleet.Each(ctx, ref, now, t.add)
+	f, err := In(s).Each(ctx, ref, now, t.add)
 	if err != nil {
 		return Tally{}, err
 	}

@@ -4,8 +4,8 @@ import (
 	"slices"
 
 	"pulley/environments"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
-	"pulley/internal/store"
 	"pulley/internal/where"
 )
 
@@ -51,10 +51,10 @@ func (s Selection) hasState(state model.NodeState) bool {
 
 // Concerns reports whether a change of a scope is one of the selected nodes or roles. A change of all nodes is one of
 // every selection. Any state counts.
-func (s Selection) Concerns(scope store.Scope, roleOf func(node string) string) bool {
+func (s Selection) Concerns(scope etcd.Scope, roleOf func(node string) string) bool {
 	nodes, listed := s.named()
 	switch {
-	case scope == (store.Scope{}):
+	case scope == (etcd.Scope{}):
 		return true
 	case scope.Node != "":
 		return s.Has(roleOf(scope.Node), scope.Node)

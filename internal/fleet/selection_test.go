@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"pulley/internal/cli"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 func names(nodes []Node) (all []string) {
@@ -104,7 +104,7 @@ func TestProgressSeparatesOpenFromBlocked(t *testing.T) {
 	failedBefore.Target = one
 	listed("compute4", func(st *model.Status) { st.Attempt = &failedBefore })
 	listed("compute5", func(st *model.Status) { st.SeenAt = now.Add(-time.Hour) })
-	all := Awaited{Ref: dev, What: "it", Has: func(store.FleetState, Node) bool { return true }}
+	all := Awaited{Ref: dev, What: "it", Has: func(FleetState, Node) bool { return true }}
 	p := all.ProgressOf(f, now)
 	if open, blocked := names(p.Open), names(p.Blocked); p.Converged != 1 ||
 		!slices.Equal(open, []string{"compute1", "compute2", "compute4"}) || !slices.Equal(blocked, []string{"compute3", "compute5", "old1"}) {
@@ -136,14 +136,14 @@ func TestSelectionConcernsScopes(t *testing.T) {
 	roleOf := func(node string) string { return strings.TrimRight(node, "0123456789") }
 	for _, c := range []struct {
 		sel   Selection
-		scope store.Scope
+		scope etcd.Scope
 		want  bool
 	}{
-		{Selection{}, store.Scope{Node: "web1"}, true}, {Selection{Roles: []string{"web"}}, store.Scope{}, true},
-		{Selection{Roles: []string{"web"}}, store.Scope{Role: "web"}, true}, {Selection{Roles: []string{"web"}}, store.Scope{Role: "db"}, false},
-		{Selection{Roles: []string{"web"}}, store.Scope{Node: "web1"}, true}, {Selection{Roles: []string{"web"}}, store.Scope{Node: "db1"}, false},
-		{Selection{Nodes: []string{"web1"}}, store.Scope{Role: "web"}, true}, {Selection{Nodes: []string{"web1"}}, store.Scope{Role: "db"}, false},
-		{Selection{Nodes: []string{"web1"}}, store.Scope{Node: "web2"}, false}, {Selection{Nodes: []string{"web1"}}, store.Scope{}, true},
+		{Selection{}, etcd.Scope{Node: "web1"}, true}, {Selection{Roles: []string{"web"}}, etcd.Scope{}, true},
+		{Selection{Roles: []string{"web"}}, etcd.Scope{Role: "web"}, true}, {Selection{Roles: []string{"web"}}, etcd.Scope{Role: "db"}, false},
+		{Selection{Roles: []string{"web"}}, etcd.Scope{Node: "web1"}, true}, {Selection{Roles: []string{"web"}}, etcd.Scope{Node: "db1"}, false},
+		{Selection{Nodes: []string{"web1"}}, etcd.Scope{Role: "web"}, true}, {Selection{Nodes: []string{"web1"}}, etcd.Scope{Role: "db"}, false},
+		{Selection{Nodes: []string{"web1"}}, etcd.Scope{Node: "web2"}, false}, {Selection{Nodes: []string{"web1"}}, etcd.Scope{}, true},
 	} {
 		if got := c.sel.Concerns(c.scope, roleOf); got != c.want {
 			t.Errorf("%+v, %s: %t", c.sel, c.scope, got)

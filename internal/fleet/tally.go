@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // Tally is an environment in numbers.
@@ -38,7 +37,7 @@ func newTally(now time.Time) *tally {
 }
 
 // add counts one node.
-func (t *tally) add(f store.FleetState, name string) {
+func (t *tally) add(f FleetState, name string) {
 	if t.called == nil {
 		t.called = map[string]string{}
 		if f.Spec != nil {
@@ -74,7 +73,7 @@ func (t *tally) add(f store.FleetState, name string) {
 }
 
 // finish counts the nodes that did not report.
-func (t *tally) finish(f store.FleetState) Tally {
+func (t *tally) finish(f FleetState) Tally {
 	if t.called == nil && f.Spec != nil {
 		t.called = calledFor(f.Spec)
 	}

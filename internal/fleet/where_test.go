@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/etcd"
 	"pulley/internal/facts"
 	"pulley/internal/model"
-	"pulley/internal/store"
 	"pulley/internal/where"
 )
 
@@ -22,7 +22,7 @@ func narrowed(t *testing.T, text string, published map[string]string, hosts int)
 	if err != nil {
 		t.Fatal(err)
 	}
-	f := store.FleetState{Hosts: map[string]model.Host{}}
+	f := FleetState{Hosts: map[string]model.Host{}}
 	for i := range hosts {
 		name := fmt.Sprintf("web%d", i+1)
 		f.Hosts[name] = model.Host{Node: name, Role: "web"}
@@ -54,7 +54,7 @@ func TestExpressionThatIsTrueForNoNodeSelectsNone(t *testing.T) {
 		t.Errorf("%+v: %q", sel, notes)
 	}
 	role := func(string) string { return "web" }
-	if sel.Concerns(store.Scope{Node: "web1"}, role) || sel.Concerns(store.Scope{Role: "web"}, role) || !sel.Concerns(store.Scope{}, role) {
+	if sel.Concerns(etcd.Scope{Node: "web1"}, role) || sel.Concerns(etcd.Scope{Role: "web"}, role) || !sel.Concerns(etcd.Scope{}, role) {
 		t.Error("a change of a node or role concerns no selected node")
 	}
 	e := &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "web", Cardinality: 2}}}

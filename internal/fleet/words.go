@@ -7,10 +7,10 @@ import (
 	"time"
 
 	"pulley/environments/settings"
+	"pulley/internal/access"
 	"pulley/internal/cli"
 	"pulley/internal/clip"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // States lists the states of nodes in a sentence.
@@ -372,9 +372,9 @@ func (b *FirstBoot) Cell(now time.Time) string {
 		text += " waits since " + cli.Span(now.Sub(b.Asked)) + ", the next one"
 	case b.Waits(now):
 		text += fmt.Sprintf(" waits since %s, %s longer", cli.Span(now.Sub(b.Asked)), cli.Count(b.Before, "machine"))
-	case b.State == store.BootFailed:
+	case b.State == access.BootFailed:
 		text += " failed " + cli.Ago(now, b.Heard)
-	case b.State == store.BootDone:
+	case b.State == access.BootDone:
 		text += " done " + cli.Ago(now, b.Heard)
 	default:
 		text += " since " + cli.Span(now.Sub(b.Since))
@@ -392,7 +392,7 @@ func (b *FirstBoot) Cell(now time.Time) string {
 func oneLine(text model.Prose) string { return strings.ReplaceAll(string(text), "\n", "; ") }
 
 // PauseSentence renders a pause of the provisioning of new machines.
-func PauseSentence(ref model.Ref, by store.Revoked, now time.Time) string {
+func PauseSentence(ref model.Ref, by access.Revoked, now time.Time) string {
 	return fmt.Sprintf("%s paused the provisioning of %s %s, no new machine begins: %s\nrun `pulley nodes resume -e %[2]s` to continue it",
 		by.By, ref, cli.Ago(now, by.At), by.Why)
 }

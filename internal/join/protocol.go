@@ -1,4 +1,4 @@
-// Package join turns a machine into a node, with the protocol that internal/access/login uses for operators, too. It owns the protocol of both sides, and the
+// Package join turns a machine into a node, with the protocol that internal/join/login uses for operators, too. It owns the protocol of both sides, and the
 // client. Package server below it is the other side, which pulley-agent does not link.
 //
 // A key never leaves its machine. A request carries a join token and a signing request (CSR), and is bound to its TLS

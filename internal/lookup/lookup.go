@@ -22,12 +22,14 @@ import (
 
 	"pulley/hieradata"
 	"pulley/internal/clip"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/hosts"
 	"pulley/internal/model"
 	"pulley/internal/publish"
 	"pulley/internal/puppet"
-	"pulley/internal/store"
+	"pulley/internal/release"
 )
 
 // Query is a question for a node's data. Zero Release and Generation mean those that are desired for the node.
@@ -56,7 +58,7 @@ type Answer struct {
 const deadline = 10 * time.Minute
 
 // Run answers a query. Its error names the cause: no Puppet on this machine, no published facts, a catalog that does not compile.
-func Run(ctx context.Context, s *store.Store, ref model.Ref, q Query) (a Answer, err error) {
+func Run(ctx context.Context, s *etcd.DB, ref model.Ref, q Query) (a Answer, err error) {
 	f, err := fleet.FindNode(ctx, s, ref, q.Node)
 	if err != nil {
 		return Answer{}, err
@@ -90,7 +92,7 @@ func Run(ctx context.Context, s *store.Store, ref model.Ref, q Query) (a Answer,
 	if job.Target.Release == "" {
 		return Answer{}, fmt.Errorf("cannot look up %s for %s: no release is desired there\ngive --release VERSION", q.Key, q.Node)
 	}
-	r, err := s.Releases.Get(ctx, job.Target.Release)
+	r, err := release.In(s).Get(ctx, job.Target.Release)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -98,7 +100,7 @@ func Run(ctx context.Context, s *store.Store, ref model.Ref, q Query) (a Answer,
 		return Answer{}, fmt.Errorf("cannot look up %s for %s: release %s names environment %s of a Puppet server, which has the data\n"+
 			"run on the server: puppet lookup %s --node %s --environment %s --explain", q.Key, q.Node, r.Version, r.PuppetEnvironment, q.Key, q.Node, r.PuppetEnvironment)
 	}
-	if err := publish.ExportTree(ctx, s.Releases, r, job.Tree); err != nil {
+	if err := publish.ExportTree(ctx, release.In(s), r, job.Tree); err != nil {
 		return Answer{}, err
 	}
 	if job.Data, err = layers(ctx, s, ref, job, filepath.Join(dir, "data")); err != nil {
@@ -132,11 +134,11 @@ func certname(n fleet.NodeFacts, node string) string {
 }
 
 // layers writes the node's live data below root and returns its folder; "" without live data.
-func layers(ctx context.Context, s *store.Store, ref model.Ref, job model.Job, root string) (string, error) {
+func layers(ctx context.Context, s *etcd.DB, ref model.Ref, job model.Job, root string) (string, error) {
 	if job.Target.Data == 0 {
 		return "", nil
 	}
-	g, err := s.Targets.Generation(ctx, ref.String(), job.Target.Data)
+	g, err := targets.In(s).Generation(ctx, ref.String(), job.Target.Data)
 	if err != nil {
 		return "", err
 	}
@@ -152,7 +154,7 @@ func layers(ctx context.Context, s *store.Store, ref model.Ref, job model.Job, r
 	contents := map[string][]byte{}
 	for _, l := range levels {
 		if digest, has := g.Layers[l.Layer]; has {
-			if contents[digest], err = s.Targets.Layer(ctx, ref.String(), digest); err != nil {
+			if contents[digest], err = targets.In(s).Layer(ctx, ref.String(), digest); err != nil {
 				return "", err
 			}
 		}
@@ -196,19 +198,19 @@ func hide(data string, levels hieradata.Levels, g hieradata.Generation, contents
 }
 
 // seen writes the nodes that the node sees as the data file of its runs; "" if it sees none.
-func seen(ctx context.Context, s *store.Store, ref model.Ref, job model.Job, dir string) (string, error) {
+func seen(ctx context.Context, s *etcd.DB, ref model.Ref, job model.Job, dir string) (string, error) {
 	view, err := hosts.ViewOf(job.Tree, job.Identity)
 	if err != nil || view == nil {
 		return "", err
 	}
-	list, exports, err := s.Fleet.Exports(ctx, ref)
+	list, exports, err := fleet.In(s).Exports(ctx, ref)
 	if err != nil {
 		return "", err
 	}
 	nodes, _ := hosts.Parse(list, exports) // other entries are in no node's data
 	var statuses map[string]model.Status
 	if view.Alive > 0 {
-		if statuses, err = s.Fleet.Statuses(ctx, ref); err != nil {
+		if statuses, err = fleet.In(s).Statuses(ctx, ref); err != nil {
 			return "", err
 		}
 	}

@@ -58,7 +58,7 @@ func TestApplySurvivesProviderFaults(t *testing.T) {
 				}
 				o.site.Trouble = nth(c.call, first, c.times, c.fault)
 				o.set = func(a *apply.Applier) { a.Parallel = 1 }
-				o.well(fleet(role("web", 3)))
+				o.well(fleetOf(role("web", 3)))
 				o.has("web1", "web2", "web3")
 				if got := o.site.made(); got != c.made {
 					t.Errorf("%d machines were made, not %d", got, c.made)
@@ -73,7 +73,7 @@ func TestOrderRetriesTakenToken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.site.Grant("token-1", "db1")
-		o.well(fleet(role("web", 1)))
+		o.well(fleetOf(role("web", 1)))
 		o.has("web1")
 		if left := o.site.Tokens(); len(left) != 1 || left["token-1"] != "db1" || o.site.Records()["web1"].Token != "token-2" {
 			t.Errorf("tokens: %v, records: %+v", left, o.site.Records())
@@ -105,7 +105,7 @@ func TestApplyFailsOnPermanentErrors(t *testing.T) {
 					tries++
 					return c.fault
 				}
-				_, err := o.apply(fleet(role("web", 1)))
+				_, err := o.apply(fleetOf(role("web", 1)))
 				if err == nil || !strings.Contains(err.Error(), c.says) || tries != c.tries {
 					t.Fatalf("after %d tries: %v", tries, err)
 				}
@@ -114,7 +114,7 @@ func TestApplyFailsOnPermanentErrors(t *testing.T) {
 				}
 				o.noViolations()
 				o.site.Trouble = nil
-				o.well(fleet(role("web", 1)))
+				o.well(fleetOf(role("web", 1)))
 			})
 		})
 	}
@@ -125,7 +125,7 @@ func TestApplyRefusesTakenName(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		theirs := o.site.plant("web1", machines.Mark{Owner: o.site.mark().Owner, Fleet: "production"})
-		_, err := o.apply(fleet(role("web", 1), role("db", 1)))
+		_, err := o.apply(fleetOf(role("web", 1), role("db", 1)))
 		var taken *machines.TakenError
 		if !errors.As(err, &taken) || !strings.Contains(err.Error(), "the name web1 belongs to") {
 			t.Fatal(err)
@@ -146,7 +146,7 @@ func TestApplyCanBeInterrupted(t *testing.T) {
 		o.site.Latency = 5 * time.Second // calls are in flight at the interrupt
 		x := o.start()
 		defer x.end()
-		p, err := x.applier.Look(x.ctx, fleet(role("web", 40)), plan.Options{})
+		p, err := x.applier.Look(x.ctx, fleetOf(role("web", 40)), plan.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -180,7 +180,7 @@ func TestApplyCanBeInterrupted(t *testing.T) {
 			t.Fatalf("%d machines were made before", made)
 		}
 		o.site.Latency = time.Millisecond
-		o.well(fleet(role("web", 40)))
+		o.well(fleetOf(role("web", 40)))
 		if got := o.site.made(); got != 40 {
 			t.Errorf("%d machines were made", got)
 		}
@@ -202,11 +202,11 @@ func TestDestroyErrorsNameDestroy(t *testing.T) {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newOperator(t)
-				o.well(fleet(role("web", 1)))
+				o.well(fleetOf(role("web", 1)))
 				o.site.Trouble = nth("ask", 1, 1, c.fault)
 				x := o.start()
 				defer x.end()
-				p, err := x.applier.Look(x.ctx, fleet(role("web", 1)), plan.Options{Destroy: true})
+				p, err := x.applier.Look(x.ctx, fleetOf(role("web", 1)), plan.Options{Destroy: true})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -217,7 +217,7 @@ func TestDestroyErrorsNameDestroy(t *testing.T) {
 				if err == nil || !strings.Contains(err.Error(), c.says) || strings.Contains(err.Error(), "apply") {
 					t.Error(err)
 				}
-				if p, _ := x.applier.Look(x.ctx, fleet(role("web", 1)), plan.Options{Destroy: true}); !strings.Contains(text(p.Plan), "and did not finish; the environment is destroyed") {
+				if p, _ := x.applier.Look(x.ctx, fleetOf(role("web", 1)), plan.Options{Destroy: true}); !strings.Contains(text(p.Plan), "and did not finish; the environment is destroyed") {
 					t.Errorf("why it goes is lost: %s", text(p.Plan))
 				}
 			})
@@ -231,7 +231,7 @@ func TestApplyStopsWithoutLock(t *testing.T) {
 		o := newOperator(t)
 		x := o.start()
 		defer x.end()
-		p, err := x.applier.Look(x.ctx, fleet(role("web", 20)), plan.Options{})
+		p, err := x.applier.Look(x.ctx, fleetOf(role("web", 20)), plan.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -244,7 +244,7 @@ func TestApplyStopsWithoutLock(t *testing.T) {
 		if now := o.site.made(); now != made || made == 0 {
 			t.Errorf("%d machines were made before, and %d are now", made, now)
 		}
-		o.well(fleet(role("web", 20)))
+		o.well(fleetOf(role("web", 20)))
 		if got := o.site.made(); got != 20 {
 			t.Errorf("%d machines were made", got)
 		}
@@ -257,12 +257,12 @@ func TestApplyStopsAtItsLimit(t *testing.T) {
 		o := newOperator(t)
 		o.set = func(a *apply.Applier) { a.Limit = time.Minute }
 		began := time.Now()
-		r, err := o.apply(fleet(role("web", 20)))
+		r, err := o.apply(fleetOf(role("web", 20)))
 		if took := time.Since(began); !errors.Is(err, apply.ErrLate) || !strings.Contains(err.Error(), "cannot finish: its time passed\nwhat was begun is recorded") || r.Unreached() || took > 2*time.Minute {
 			t.Errorf("%v after %s, %+v", err, took, r)
 		}
 		o.set = nil
-		o.well(fleet(role("web", 20)))
+		o.well(fleetOf(role("web", 20)))
 		if got := o.site.made(); got != 20 {
 			t.Errorf("%d machines were made", got)
 		}
@@ -287,7 +287,7 @@ func TestApplyWaitsAsFarAsPossible(t *testing.T) {
 				o := newOperator(t)
 				c.set(o)
 				began := time.Now()
-				r, err := o.apply(fleet(role("web", 3)))
+				r, err := o.apply(fleetOf(role("web", 3)))
 				took := time.Since(began)
 				if err != nil || took < c.least || took > c.most || !strings.Contains(notes(r), c.note) {
 					t.Errorf("%v after %s: %q", err, took, notes(r))
@@ -302,17 +302,17 @@ func TestApplyWaitsAsFarAsPossible(t *testing.T) {
 func TestApplyRemovesProtectionAlone(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
-		o.well(fleet(role("db", 2, protected)))
+		o.well(fleetOf(role("db", 2, protected)))
 		o.kill(machines.Failed, "db1")
-		if _, err := o.apply(fleet(role("db", 2, flavor("large")))); err == nil {
+		if _, err := o.apply(fleetOf(role("db", 2, flavor("large")))); err == nil {
 			t.Fatal("more was done than to take it away")
 		}
 		before := o.site.made()
-		r, err := o.apply(fleet(role("db", 2)))
+		r, err := o.apply(fleetOf(role("db", 2)))
 		if err != nil || len(r.Notes) != 1 || o.site.made() != before {
 			t.Fatalf("%v, %+v", err, r)
 		}
-		o.well(fleet(role("db", 2)))
+		o.well(fleetOf(role("db", 2)))
 		o.has("db1", "db2")
 	})
 }
@@ -322,7 +322,7 @@ func TestApplyRequestsRunsOfReactingNodes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		lb := role("lb", 2, reactsTo("web"))
-		o.well(fleet(lb, role("web", 1)))
+		o.well(fleetOf(lb, role("web", 1)))
 		asked := func() (n int) {
 			for _, h := range o.site.Hosts() {
 				if h.Role == "lb" && h.Request != nil {
@@ -334,11 +334,11 @@ func TestApplyRequestsRunsOfReactingNodes(t *testing.T) {
 		if n := asked(); n != 0 {
 			t.Fatalf("%d were asked who were new themselves", n)
 		}
-		if r := o.well(fleet(lb, role("web", 2))); asked() != 2 || len(r.Notes) > 0 {
+		if r := o.well(fleetOf(lb, role("web", 2))); asked() != 2 || len(r.Notes) > 0 {
 			t.Errorf("%d were asked, %q", asked(), notes(r))
 		}
 		o.site.Trouble = nth("ask", 1, 1, hookHang)
-		if r, err := o.apply(fleet(lb, role("web", 3))); err != nil || len(r.Notes) != 1 || !strings.Contains(notes(r), "not answered within 10m: lb") {
+		if r, err := o.apply(fleetOf(lb, role("web", 3))); err != nil || len(r.Notes) != 1 || !strings.Contains(notes(r), "not answered within 10m: lb") {
 			t.Errorf("%v, %q", err, notes(r))
 		}
 	})

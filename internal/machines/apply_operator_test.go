@@ -34,7 +34,7 @@ func newOperator(t testing.TB) *operator {
 }
 
 // fleet returns an environment with these roles at the simulated provider.
-func fleet(roles ...environments.Role) *environments.Environment {
+func fleetOf(roles ...environments.Role) *environments.Environment {
 	return &environments.Environment{Name: "dev", Roles: roles, Provider: environments.Provider{Driver: environments.DriverExec, Command: []string{"model"}}}
 }
 

@@ -19,7 +19,7 @@ func (o *operator) planned(n int, happen func()) (apply.Result, error) {
 	o.t.Helper()
 	x := o.start()
 	defer x.end()
-	p, err := x.applier.Look(x.ctx, fleet(role("web", n)), plan.Options{})
+	p, err := x.applier.Look(x.ctx, fleetOf(role("web", n)), plan.Options{})
 	if err != nil {
 		o.t.Fatal(err)
 	}
@@ -43,7 +43,7 @@ func (o *operator) killJoined(name string, state machines.State) {
 func TestApplyWaitsForForeignDeletion(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
-		o.well(fleet(role("web", 1)))
+		o.well(fleetOf(role("web", 1)))
 		set := func(state machines.State) {
 			o.site.locked(func() {
 				o.site.boxes[0].State, o.site.boxes[0].goneAt = state, o.site.boxes[0].Created.Add(time.Hour)
@@ -84,7 +84,7 @@ func TestApplyRechecksDuplicates(t *testing.T) {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newOperator(t)
-				o.well(fleet(role("web", 1)))
+				o.well(fleetOf(role("web", 1)))
 				second := o.site.plant("web1", o.site.mark())
 				_, err := o.planned(1, func() { c.happen(o) })
 				if err == nil || !strings.Contains(err.Error(), c.says) {
@@ -105,13 +105,13 @@ func TestApplyRechecksDuplicates(t *testing.T) {
 func TestRetireStopsWhenCancelled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
-		o.well(fleet(role("web", 2)))
+		o.well(fleetOf(role("web", 2)))
 		o.site.Trouble = nth("ask", 1, 1, hookHang)
 		time.AfterFunc(time.Minute, func() {
 			o.site.Ask("web2", model.Request{ID: "00000000000000dd", Do: model.RequestRun, At: time.Now()})
 		})
 		began := time.Now()
-		_, err := o.apply(fleet(role("web", 1)))
+		_, err := o.apply(fleetOf(role("web", 1)))
 		if err == nil || !strings.Contains(err.Error(), "its retirement was cancelled") || time.Since(began) > 2*time.Minute {
 			t.Errorf("after %s: %v", time.Since(began), err)
 		}
@@ -123,13 +123,13 @@ func TestRetireStopsWhenCancelled(t *testing.T) {
 func TestApplyCancelsRetirement(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
-		o.well(fleet(role("web", 2)))
+		o.well(fleetOf(role("web", 2)))
 		o.site.Trouble = nth("ask", 1, 1, hookFail)
-		if _, err := o.apply(fleet(role("web", 1))); err == nil {
+		if _, err := o.apply(fleetOf(role("web", 1))); err == nil {
 			t.Fatal("its hooks did not fail")
 		}
 		before := o.site.made()
-		o.well(fleet(role("web", 2)))
+		o.well(fleetOf(role("web", 2)))
 		o.has("web1", "web2")
 		if o.site.made() != before {
 			t.Error("it was made anew")
@@ -147,7 +147,7 @@ func TestApplyCancelsRetirement(t *testing.T) {
 		o.site.holdNode("web2", "ann looks at it")
 		o.site.retiring("web2")
 		o.site.holdNode("web2", "ann looks at it") // instead of the other
-		if _, err := o.apply(fleet(role("web", 2))); err != nil {
+		if _, err := o.apply(fleetOf(role("web", 2))); err != nil {
 			t.Error(err)
 		}
 		if why := o.site.held("web2").Why; why != "ann looks at it" {
@@ -171,7 +171,7 @@ func TestApplyDelaysOnlyBusyMachine(t *testing.T) {
 		}
 		o.site.Trouble = nth("create", 1, 3, nameBusy)
 		o.set = func(a *apply.Applier) { a.Parallel, a.Wait = 1, apply.WaitNone }
-		if _, err := o.apply(fleet(role("web", 1))); err != nil || time.Since(began) < time.Minute {
+		if _, err := o.apply(fleetOf(role("web", 1))); err != nil || time.Since(began) < time.Minute {
 			t.Fatalf("after %s: %v", time.Since(began), err)
 		}
 		busy := true
@@ -184,7 +184,7 @@ func TestApplyDelaysOnlyBusyMachine(t *testing.T) {
 		}
 		o.set = func(a *apply.Applier) { a.Parallel, a.Wait = 2, apply.WaitNone }
 		first, began = "", time.Now()
-		if _, err := o.apply(fleet(role("web", 5))); err != nil || first == "" {
+		if _, err := o.apply(fleetOf(role("web", 5))); err != nil || first == "" {
 			t.Error(first, err)
 		}
 	})
@@ -195,7 +195,7 @@ func TestApplyDelaysOnlyBusyMachine(t *testing.T) {
 func TestApplyKeepsRecords(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
-		o.well(fleet(role("web", 1)))
+		o.well(fleetOf(role("web", 1)))
 		o.kill(machines.Failed, "web1")
 		var calls []string
 		o.site.Trouble = func(call string) fault {
@@ -204,7 +204,7 @@ func TestApplyKeepsRecords(t *testing.T) {
 			}
 			return none
 		}
-		o.well(fleet(role("web", 1)))
+		o.well(fleetOf(role("web", 1)))
 		if got := strings.Join(calls, ", "); got != "put, put, remove, note, delete, put, order, create, note, put, put" {
 			t.Error(got)
 		}
@@ -212,7 +212,7 @@ func TestApplyKeepsRecords(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 		o.site.forget("web1")
-		o.well(fleet(role("web", 1)))
+		o.well(fleetOf(role("web", 1)))
 		if r := o.site.Records()["web1"]; r.Place != "home" || !r.Joined {
 			t.Errorf("%+v", r)
 		}
@@ -225,7 +225,7 @@ func TestRetireWaitsOnlyForItsMachine(t *testing.T) {
 		o := newOperator(t)
 		roles := func(db, web, app int) []string {
 			o.t.Helper()
-			_, err := o.apply(fleet(role("db", db), role("web", web, after("db"), failures("1")), role("app", app)))
+			_, err := o.apply(fleetOf(role("db", db), role("web", web, after("db"), failures("1")), role("app", app)))
 			if err == nil {
 				return nil
 			}
@@ -254,7 +254,7 @@ func TestInterruptedApplyStoresNothing(t *testing.T) {
 		o := newOperator(t)
 		x := o.start()
 		defer x.end()
-		p, err := x.applier.Look(x.ctx, fleet(role("web", 2)), plan.Options{})
+		p, err := x.applier.Look(x.ctx, fleetOf(role("web", 2)), plan.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -270,7 +270,7 @@ func TestInterruptedApplyStoresNothing(t *testing.T) {
 func TestApplyOrdersNoSecondMachineOfJoinedNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
-		o.well(fleet(role("web", 1)))
+		o.well(fleetOf(role("web", 1)))
 		host := o.site.Hosts()["web1"]
 		o.site.Unlist("web1")
 		o.site.hide(all, time.Hour)
@@ -286,7 +286,7 @@ func TestApplyOrdersNoSecondMachineOfJoinedNode(t *testing.T) {
 func TestApplyKeepsNodeWithUnlistedMachine(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
-		want := fleet(role("web", 1, flavor("small")))
+		want := fleetOf(role("web", 1, flavor("small")))
 		o.well(want)
 		before := o.site.Hosts()["web1"]
 		o.site.plant("web1", o.site.mark()) // of another flavor

@@ -85,7 +85,7 @@ func drawFleet(t *rapid.T) *environments.Environment {
 	if rapid.Bool().Draw(t, "backwards") {
 		slices.Reverse(roles)
 	}
-	return fleet(roles...)
+	return fleetOf(roles...)
 }
 
 func drawMove(t *rapid.T) move {

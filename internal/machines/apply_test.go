@@ -18,9 +18,9 @@ func TestApplyMakesFleetMatchFile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.site.FirstBoot = 30 * time.Second
-		o.well(fleet(role("controller", 2), role("compute", 3, after("controller"))))
+		o.well(fleetOf(role("controller", 2), role("compute", 3, after("controller"))))
 		o.has("controller1", "controller2", "compute1", "compute2", "compute3")
-		o.well(fleet(role("controller", 3), role("compute", 5, after("controller"))))
+		o.well(fleetOf(role("controller", 3), role("compute", 5, after("controller"))))
 		o.has("controller1", "controller2", "controller3", "compute1", "compute2", "compute3", "compute4", "compute5")
 		waits := func(e apply.Event) bool {
 			return e.Node == "compute1" && e.State == apply.Waits && render.Reasons(e.Reasons) == "it joined, and its first boot is at step server: no release; promote one"
@@ -30,7 +30,7 @@ func TestApplyMakesFleetMatchFile(t *testing.T) {
 		}
 		o.site.FirstBoot = 0
 		before := o.site.machines()
-		r := o.well(fleet(role("controller", 3, flavor("large")), role("compute", 5, after("controller"))))
+		r := o.well(fleetOf(role("controller", 3, flavor("large")), role("compute", 5, after("controller"))))
 		if len(r.Done) != 3 {
 			t.Errorf("%+v", r.Done)
 		}
@@ -40,9 +40,9 @@ func TestApplyMakesFleetMatchFile(t *testing.T) {
 				t.Errorf("%+v was there before: %v", m, same)
 			}
 		}
-		o.well(fleet(role("controller", 1, flavor("large")), role("compute", 1, after("controller"))))
+		o.well(fleetOf(role("controller", 1, flavor("large")), role("compute", 1, after("controller"))))
 		o.has("controller1", "compute1")
-		o.well(fleet(role("controller", 0), role("compute", 0)))
+		o.well(fleetOf(role("controller", 0), role("compute", 0)))
 		o.has()
 	})
 }
@@ -52,7 +52,7 @@ func TestApplyKeepsOrderOfRoles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		roles := []environments.Role{role("compute", 2, after("net")), role("net", 1, after("controller")), role("controller", 2)}
-		o.well(fleet(roles...))
+		o.well(fleetOf(roles...))
 		is := func(got []string, want ...string) {
 			t.Helper()
 			for i := range got {
@@ -72,7 +72,7 @@ func TestApplyKeepsOrderOfRoles(t *testing.T) {
 		for i := range roles {
 			roles[i].Cardinality = 0
 		}
-		o.well(fleet(roles...))
+		o.well(fleetOf(roles...))
 		is(o.order(apply.Begins, "retire"), "compute", "compute", "net", "controller", "controller")
 	})
 }
@@ -83,12 +83,12 @@ func TestApplyReportsProgressAtQuota(t *testing.T) {
 		o := newOperator(t)
 		o.site.Quota = 2
 		o.set = func(a *apply.Applier) { a.Parallel = 1 }
-		_, err := o.apply(fleet(role("compute", 5)))
+		_, err := o.apply(fleetOf(role("compute", 5)))
 		if err == nil || !strings.Contains(err.Error(), "reached at machine 3 of 5 of compute: 2 made") || !strings.Contains(err.Error(), "compute4, create compute5") {
 			t.Fatal(err)
 		}
 		o.site.Quota = 0
-		o.well(fleet(role("compute", 5)))
+		o.well(fleetOf(role("compute", 5)))
 		o.has("compute1", "compute2", "compute3", "compute4", "compute5")
 	})
 }
@@ -97,14 +97,14 @@ func TestApplyReportsProgressAtQuota(t *testing.T) {
 func TestApplyRefusesUnapprovedDeletions(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
-		o.well(fleet(role("db", 2, protected), role("web", 2)))
+		o.well(fleetOf(role("db", 2, protected), role("web", 2)))
 		x := o.start()
 		defer x.end()
 		x.session.approve(nil)
 		for want, says := range map[*environments.Environment]string{
-			fleet(role("db", 2, protected), role("web", 1)): "cannot apply dev: retire web2: the deletion of machine web2 (id ",
-			fleet(role("db", 1, protected), role("web", 2)): "db is protected",
-			fleet(role("db", 1), role("web", 2)):            "db is protected",
+			fleetOf(role("db", 2, protected), role("web", 1)): "cannot apply dev: retire web2: the deletion of machine web2 (id ",
+			fleetOf(role("db", 1, protected), role("web", 2)): "db is protected",
+			fleetOf(role("db", 1), role("web", 2)):            "db is protected",
 		} {
 			p, err := x.applier.Look(x.ctx, want, plan.Options{})
 			if err != nil {
@@ -136,7 +136,7 @@ func TestApplyStopsFailingRole(t *testing.T) {
 			}
 			return none
 		}
-		want := fleet(role("web", 4, failures("1")), role("lb", 1, after("web")), role("db", 1))
+		want := fleetOf(role("web", 4, failures("1")), role("lb", 1, after("web")), role("db", 1))
 		r, err := o.apply(want)
 		if !r.Unreached() {
 			t.Errorf("machines were made, and their nodes did not join: %+v", r)

@@ -24,7 +24,7 @@ type scene struct {
 
 func scenes() []scene {
 	web := func(n int, more ...func(*environments.Role)) *environments.Environment {
-		return fleet(role("db", 1), role("web", n, append(more, after("db"), batch("2"))...))
+		return fleetOf(role("db", 1), role("web", n, append(more, after("db"), batch("2"))...))
 	}
 	kill := func(state machines.State) func(*sim) {
 		return func(s *sim) {
@@ -42,7 +42,7 @@ func scenes() []scene {
 	return []scene{
 		{"a new fleet", nil, web(2), nil},
 		{"nodes retire", web(3), web(1), nil},
-		{"a role goes", web(2), fleet(role("db", 1)), nil},
+		{"a role goes", web(2), fleetOf(role("db", 1)), nil},
 		{"another flavor", web(2), web(2, flavor("large")), nil},
 		{"a machine is off", web(2), web(2), kill(machines.Stopped)},
 		{"a machine is lost", web(2), web(2), lose},

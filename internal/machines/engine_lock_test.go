@@ -46,7 +46,7 @@ func TestLostLockEndsCallsAfterInterrupt(t *testing.T) {
 				lock, lose := context.WithCancel(context.Background())
 				defer lose()
 				x.applier.Provider, x.applier.Lock = h, lock
-				p, err := x.applier.Look(x.ctx, fleet(role("web", 1)), plan.Options{})
+				p, err := x.applier.Look(x.ctx, fleetOf(role("web", 1)), plan.Options{})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -27,18 +27,18 @@ func TestRetireWaitsForTheHooks(t *testing.T) {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newOperator(t)
-				o.well(fleet(role("web", 2)))
+				o.well(fleetOf(role("web", 2)))
 				o.site.Trouble = nth("ask", 1, 1, c.fault)
-				_, err := o.apply(fleet(role("web", 1)))
+				_, err := o.apply(fleetOf(role("web", 1)))
 				if err == nil || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), "--no-drain") {
 					t.Fatal(err)
 				}
 				o.has("web1", "web2")
 				if c.fault == hookFail { // repaired, and requested again
-					o.well(fleet(role("web", 1)))
+					o.well(fleetOf(role("web", 1)))
 				} else {
 					o.set = func(a *apply.Applier) { a.NoDrain = true }
-					o.well(fleet(role("web", 1)))
+					o.well(fleetOf(role("web", 1)))
 				}
 				o.has("web1")
 			})
@@ -50,7 +50,7 @@ func TestRetireWaitsForTheHooks(t *testing.T) {
 func TestRetireGoesStepByStep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
-		o.well(fleet(role("web", 2)))
+		o.well(fleetOf(role("web", 2)))
 		var calls []string
 		o.site.Trouble = func(call string) fault {
 			if call != "world" && call != "list" {
@@ -58,7 +58,7 @@ func TestRetireGoesStepByStep(t *testing.T) {
 			}
 			return none
 		}
-		o.well(fleet(role("web", 1)))
+		o.well(fleetOf(role("web", 1)))
 		if got := strings.Join(calls, ", "); got != "put spec, put, hold, put, ask, put, remove, note, delete, drop" {
 			t.Error(got)
 		}
@@ -69,7 +69,7 @@ func TestRetireGoesStepByStep(t *testing.T) {
 func TestRetireSendsOneRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
-		o.well(fleet(role("web", 2)))
+		o.well(fleetOf(role("web", 2)))
 		asks := 0
 		o.site.Trouble = func(call string) fault {
 			if call == "ask" {
@@ -78,14 +78,14 @@ func TestRetireSendsOneRequest(t *testing.T) {
 			}
 			return none
 		}
-		_, _ = o.apply(fleet(role("web", 1)))
+		_, _ = o.apply(fleetOf(role("web", 1)))
 		o.site.Trouble = func(call string) fault {
 			if call == "ask" {
 				asks++
 			}
 			return none
 		}
-		o.well(fleet(role("web", 1)))
+		o.well(fleetOf(role("web", 1)))
 		if asks != 1 {
 			t.Errorf("it was asked %d times", asks)
 		}
@@ -100,11 +100,11 @@ func TestRetireOfNodeThatJoinsMeanwhile(t *testing.T) {
 			o := newOperator(t)
 			o.site.Latency = 3 * time.Second
 			o.set = func(a *apply.Applier) { a.Wait = apply.WaitNone }
-			if _, err := o.apply(fleet(role("web", 1))); err != nil {
+			if _, err := o.apply(fleetOf(role("web", 1))); err != nil {
 				t.Fatal(err)
 			}
 			pass(wait)
-			if _, err := o.apply(fleet(role("web", 0))); err != nil {
+			if _, err := o.apply(fleetOf(role("web", 0))); err != nil {
 				t.Fatal(err)
 			}
 			o.has()
@@ -123,13 +123,13 @@ func TestRetireOfAMember(t *testing.T) {
 			o.site.Report(model.Status{Node: old, Role: "web", Phase: model.Idle, SeenAt: time.Now(), Settings: model.DefaultSettings(), Answer: &model.Answer{ID: o.asked(old)}})
 		}
 		speaks()
-		if _, err := o.apply(fleet(role("web", 1, member))); err != nil {
+		if _, err := o.apply(fleetOf(role("web", 1, member))); err != nil {
 			t.Fatal(err)
 		}
 		speaks()
 		stop := time.AfterFunc(time.Minute, speaks)
 		defer stop.Stop()
-		o.well(fleet(role("web", 1)))
+		o.well(fleetOf(role("web", 1)))
 		o.has("web1")
 		if o.asked(old) != "" {
 			t.Error("it is still on the list")
@@ -158,11 +158,11 @@ func TestRetireRechecksMachines(t *testing.T) {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newOperator(t)
-				o.well(fleet(role("web", 2)))
+				o.well(fleetOf(role("web", 2)))
 				o.kill(machines.Stopped, "web1")
 				x := o.start()
 				defer x.end()
-				p, err := x.applier.Look(x.ctx, fleet(role("web", 2)), plan.Options{})
+				p, err := x.applier.Look(x.ctx, fleetOf(role("web", 2)), plan.Options{})
 				if err != nil || len(p.Deleted()) != 1 {
 					t.Fatal(err, text(p.Plan))
 				}
@@ -188,7 +188,7 @@ func TestRetireWithoutIDs(t *testing.T) {
 		o.site.NoIDs = true
 		apply := func(n int, f string, machines ...string) {
 			t.Helper()
-			want := fleet(role("web", n, flavor(f)))
+			want := fleetOf(role("web", n, flavor(f)))
 			if _, err := o.apply(want); err != nil {
 				t.Fatal(err)
 			}
@@ -212,14 +212,14 @@ func TestRetireWithoutIDs(t *testing.T) {
 func TestRetireWaitsForNewMachines(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
-		o.well(fleet(role("old", 2)))
+		o.well(fleetOf(role("old", 2)))
 		o.site.Trouble = nth("create", 1, 1, refuses)
-		_, err := o.apply(fleet(role("new", 1)))
+		_, err := o.apply(fleetOf(role("new", 1)))
 		if err == nil || !strings.Contains(err.Error(), "(retire old2, retire old1): nothing is retired before the new machines are healthy, and new1 failed") {
 			t.Fatal(err)
 		}
 		o.hasMachines("old1", "old2")
-		o.well(fleet(role("new", 1)))
+		o.well(fleetOf(role("new", 1)))
 		o.has("new1")
 	})
 }
@@ -229,11 +229,11 @@ func TestRetireFreesQuota(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
 		o.site.Quota = 3
-		o.well(fleet(role("old", 3)))
-		if _, err := o.apply(fleet(role("old", 1), role("new", 2))); err == nil || !strings.Contains(err.Error(), "quota") {
+		o.well(fleetOf(role("old", 3)))
+		if _, err := o.apply(fleetOf(role("old", 1), role("new", 2))); err == nil || !strings.Contains(err.Error(), "quota") {
 			t.Fatal(err)
 		}
-		o.well(fleet(role("old", 1), role("new", 2)))
+		o.well(fleetOf(role("old", 1), role("new", 2)))
 		o.has("old1", "new1", "new2")
 	})
 }
@@ -259,13 +259,13 @@ func TestRetireKeepsPlacesAvailable(t *testing.T) {
 		name  string
 		after *environments.Environment
 	}{
-		{"retire", racked(fleet(role("web", 1)), racks)},
-		{"replace", racked(fleet(role("web", 4, flavor("large"), batch("4"))), racks)},
+		{"retire", racked(fleetOf(role("web", 1)), racks)},
+		{"replace", racked(fleetOf(role("web", 4, flavor("large"), batch("4"))), racks)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newOperator(t)
-				o.well(racked(fleet(role("web", 4)), racks))
+				o.well(racked(fleetOf(role("web", 4)), racks))
 				o.set = func(a *apply.Applier) { a.Wait = apply.WaitNone }
 				o.events = nil
 				if _, err := o.apply(c.after); err != nil {
@@ -304,10 +304,10 @@ func TestRetireWaitsForUnavailableNodes(t *testing.T) {
 		racks := map[string]string{"web1": "r1", "web2": "r1"}
 		quick := func(r *environments.Role) { r.Replace.Timeout = model.Duration(5 * time.Minute) } // simulated nodes are silent after 20
 		o := newOperator(t)
-		o.well(racked(fleet(role("web", 2, quick)), racks))
+		o.well(racked(fleetOf(role("web", 2, quick)), racks))
 		held := model.Hold{Scope: "nodes/web1", Mode: model.Stop, Who: "ann", Since: time.Now()}
 		o.site.holds["web1"] = held
-		want := racked(fleet(role("web", 1, quick)), racks)
+		want := racked(fleetOf(role("web", 1, quick)), racks)
 		if p := strings.Join(render.Plan(o.plan(want).Plan), "\n"); !strings.Contains(p, "; it waits for web1 of rack=r1: ") {
 			t.Errorf("the plan does not show the wait:\n%s", p)
 		}
@@ -329,14 +329,14 @@ func TestInterruptedApplyKeepsPlacesAvailable(t *testing.T) {
 		name  string
 		after *environments.Environment
 	}{
-		{"retire", racked(fleet(role("web", 1)), racks)},
-		{"replace", racked(fleet(role("web", 3, flavor("large"), batch("4"))), racks)},
+		{"retire", racked(fleetOf(role("web", 1)), racks)},
+		{"replace", racked(fleetOf(role("web", 3, flavor("large"), batch("4"))), racks)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				run := func(crash *apply.Event) []apply.Event {
 					o := newOperator(t)
-					o.well(racked(fleet(role("web", 4)), racks))
+					o.well(racked(fleetOf(role("web", 4)), racks))
 					o.set = func(a *apply.Applier) { a.Wait = apply.WaitNone }
 					o.events = nil
 					o.dies = func(s *session, now apply.Event) {
@@ -391,12 +391,12 @@ func TestWaitingForAPlaceOccupiesNoSlot(t *testing.T) {
 		racks := map[string]string{"web1": "r1", "web2": "r2", "web3": "r1"}
 		quick := func(r *environments.Role) { r.Replace.Timeout = model.Duration(5 * time.Minute) }
 		o := newOperator(t)
-		o.well(racked(fleet(role("web", 3, quick)), racks))
+		o.well(racked(fleetOf(role("web", 3, quick)), racks))
 		o.site.holds["web1"] = model.Hold{Scope: "nodes/web1", Mode: model.Stop, Who: "ann", Since: time.Now()}
 		o.set = func(a *apply.Applier) { a.Parallel = 1 }
 		o.events = nil
 		begun := time.Now()
-		if _, err := o.apply(racked(fleet(role("web", 1, quick)), racks)); err == nil || !strings.Contains(err.Error(), "cannot retire web3") {
+		if _, err := o.apply(racked(fleetOf(role("web", 1, quick)), racks)); err == nil || !strings.Contains(err.Error(), "cannot retire web3") {
 			t.Fatal(err)
 		}
 		var waits []machines.Reason
@@ -425,7 +425,7 @@ func TestWaitingReplacementsAreLeftAfterFailures(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		racks := map[string]string{"web1": "r1", "web2": "r1", "web3": "r1"}
 		o := newOperator(t)
-		o.well(racked(fleet(role("web", 3)), racks))
+		o.well(racked(fleetOf(role("web", 3)), racks))
 		o.site.Trouble = func(call string) fault {
 			if call == "ask" {
 				return hookFail
@@ -433,7 +433,7 @@ func TestWaitingReplacementsAreLeftAfterFailures(t *testing.T) {
 			return none
 		}
 		begun := time.Now()
-		r, err := o.apply(racked(fleet(role("web", 3, flavor("large"), batch("3"))), racks))
+		r, err := o.apply(racked(fleetOf(role("web", 3, flavor("large"), batch("3"))), racks))
 		if err == nil || len(r.Failed) != 1 || len(r.Left) != 2 || r.Left[0].Left == nil || r.Left[0].Left.Code != machines.TooManyFailed {
 			t.Errorf("failed %v, left %v: %v", r.Failed, r.Left, err)
 		}
@@ -449,7 +449,7 @@ func TestWaitingReplacementsAreLeftAfterFailures(t *testing.T) {
 // A replacement that is still on its way counts as unavailable, and one that an operator removed or that is new does not.
 func TestReplacedNodesCountUntilTheyConverge(t *testing.T) {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	e := racked(fleet(role("web", 2)), map[string]string{"web1": "r1", "web2": "r1"})
+	e := racked(fleetOf(role("web", 2)), map[string]string{"web1": "r1", "web2": "r1"})
 	kept := machines.Record{Node: "web1", Phase: machines.Made, Tries: 1, Places: []string{"rack=r1"}, At: at}
 	for _, c := range []struct {
 		name   string
@@ -490,10 +490,10 @@ func TestFailedNodeEndsTheWaitOfItsPlace(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		racks := map[string]string{"web1": "r1", "web2": "r1"}
 		o := newOperator(t)
-		o.well(racked(fleet(role("web", 2)), racks))
+		o.well(racked(fleetOf(role("web", 2)), racks))
 		o.site.Trouble = nth("create", 1, 1, refuses)
 		begun := time.Now()
-		_, err := o.apply(racked(fleet(role("web", 2, flavor("large"), batch("2"), failures("2"))), racks))
+		_, err := o.apply(racked(fleetOf(role("web", 2, flavor("large"), batch("2"), failures("2"))), racks))
 		if err == nil || !strings.Contains(err.Error(), "cannot begin its retirement: it waits for web") || !strings.Contains(err.Error(), "and this apply failed on them") {
 			t.Fatal(err)
 		}
@@ -510,6 +510,6 @@ func TestFailedNodeEndsTheWaitOfItsPlace(t *testing.T) {
 			t.Errorf("%d nodes of r1 work", serving)
 		}
 		o.noViolations()
-		o.well(racked(fleet(role("web", 2, flavor("large"), batch("2"))), racks)) // the next apply completes it
+		o.well(racked(fleetOf(role("web", 2, flavor("large"), batch("2"))), racks)) // the next apply completes it
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/fleet"
 	"pulley/internal/machines"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
@@ -256,7 +257,7 @@ func (x *session) Ask(ctx context.Context, node string, q model.Request) error {
 	return x.call(ctx, "ask", false, func(f fault) error {
 		h, ok := s.hosts[node]
 		if !ok {
-			return machines.ErrNotListed
+			return fleet.ErrNotListed
 		}
 		if f == hookFail {
 			s.answers[q.ID] = "the hook 10-leave failed"

@@ -35,7 +35,7 @@ func watchScenes() []watchScene {
 // set returns an operator in the scene.
 func (sc watchScene) set(t *testing.T) *operator {
 	o := newOperator(t)
-	o.well(fleet(role("web", 4)))
+	o.well(fleetOf(role("web", 4)))
 	sc.happen(o)
 	return o
 }
@@ -103,7 +103,7 @@ func (sc watchScene) ends(o *operator, calm string) {
 	if got := endOf(o); got != calm {
 		o.t.Errorf("after a crash and other looks:\n%s\n\nwithout the crash:\n%s", got, calm)
 	}
-	if p := o.plan(fleet(role("web", 4))); !p.Empty() || !p.Healthy {
+	if p := o.plan(fleetOf(role("web", 4))); !p.Empty() || !p.Healthy {
 		o.t.Errorf("the plan is not empty: %s", text(p.Plan))
 	}
 	o.noViolations()
@@ -260,7 +260,7 @@ func TestWatchKeepsRevivedMachine(t *testing.T) {
 				notes += strings.Join(o.look(&watch.Watcher{}).Notes, "\n")
 				pass(6 * time.Minute)
 			}
-			p := o.plan(fleet(role("web", 4)))
+			p := o.plan(fleetOf(role("web", 4)))
 			if at == "hold" && (o.site.made() != before || !p.Empty() || !p.Healthy) {
 				t.Errorf("it came back before anything was taken down: %s", text(p.Plan))
 			}

@@ -99,7 +99,7 @@ func nodesOf(steps []plan.Step) (nodes []string) {
 func TestWatchReplacesDeadMachinesAfterPatience(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
-		o.well(fleet(role("web", 8)))
+		o.well(fleetOf(role("web", 8)))
 		o.kill(machines.Stopped, "web1", "web2")
 		o.kill("", "web3")
 		var w watch.Watcher
@@ -136,7 +136,7 @@ func TestWatchReplacesDeadMachinesAfterPatience(t *testing.T) {
 		if got := nodesOf(o.look(&w).Acted); !slices.Equal(got, []string{"web2"}) {
 			t.Errorf("the one that died again: %v", got)
 		}
-		if p := o.plan(fleet(role("web", 8))); !p.Empty() || !p.Healthy {
+		if p := o.plan(fleetOf(role("web", 8))); !p.Empty() || !p.Healthy {
 			t.Error(text(p.Plan))
 		}
 		o.noViolations()
@@ -148,7 +148,7 @@ func TestWatchReplacesDeadMachinesAfterPatience(t *testing.T) {
 func TestWatchKeepsItsBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
-		o.well(fleet(role("web", 12)))
+		o.well(fleetOf(role("web", 12)))
 		o.kill(machines.Failed, "web1", "web2", "web3", "web4", "web5")
 		pass(fallsSilent)
 		w := watch.Watcher{Budget: 2}
@@ -178,7 +178,7 @@ func TestWatchBudgetCountsInterruptedWork(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for _, at := range []string{"note", "put", "remove", "delete", "order", "create"} {
 			o := newOperator(t)
-			o.well(fleet(role("web", 5)))
+			o.well(fleetOf(role("web", 5)))
 			o.kill(machines.Failed, "web1", "web2")
 			pass(fallsSilent)
 			w := watch.Watcher{Budget: 1}
@@ -236,7 +236,7 @@ func TestWatchKeepsMachines(t *testing.T) {
 		t.Run(c.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := newOperator(t)
-				o.well(fleet(role("db", 3, protected), role("web", 4)))
+				o.well(fleetOf(role("db", 3, protected), role("web", 4)))
 				c.happen(o)
 				pass(fallsSilent)
 				before := fmt.Sprint(o.site.machines())
@@ -266,7 +266,7 @@ func TestWatchKeepsMachines(t *testing.T) {
 func TestWatchReportsTimeOfSilence(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
-		o.well(fleet(role("web", 8)))
+		o.well(fleetOf(role("web", 8)))
 		o.kill(machines.Stopped, "web1")
 		var w watch.Watcher
 		_, rest, _ := strings.Cut(strings.Join(o.look(&w).Notes, "\n"), "web1 is skipped: it reported at ")
@@ -304,7 +304,7 @@ func TestWatchNeedsAStoredEnvironment(t *testing.T) {
 func TestWatchOfSmallFleetNeedsMoreThanList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		o := newOperator(t)
-		o.well(fleet(role("web", 2)))
+		o.well(fleetOf(role("web", 2)))
 		o.kill("", "web1")
 		o.site.Unlist("web1")
 		pass(fallsSilent)
@@ -317,7 +317,7 @@ func TestWatchOfSmallFleetNeedsMoreThanList(t *testing.T) {
 			pass(6 * time.Minute)
 		}
 		o.kill("", "web2") // it was in the host list until it fell silent
-		o.well(fleet(role("web", 1)))
+		o.well(fleetOf(role("web", 1)))
 		if o.site.made() == before {
 			t.Error("an operator could not make it again either")
 		}

@@ -415,13 +415,13 @@ type Desired struct {
 	Preview     *PreviewOrder    `json:"preview,omitempty"`
 	Statement   []byte           `json:"-"` // signed, of the targets in force; nil: none
 	HostList    int64            `json:"-"` // revision of the last change of the host list; Admit does not compare it
-	Guards      map[string]int64 `json:"-"` // the store's own: key → ModRevision that Admit compares
+	Guards      map[string]int64 `json:"-"` // of its reader: key → ModRevision that Admit compares
 	Ordered     int64            `json:"-"` // ModRevision of Preview, which AnswerPreview compares
 }
 
 // Status is a node's last report about itself: at most 2 KiB as JSON, and less than 1 KiB for a converged node.
 type Status struct {
-	Format    int      `json:"v,omitempty"` // written by the store
+	Format    int      `json:"v,omitempty"` // of the codec
 	Node      string   `json:"node"`
 	Role      string   `json:"role"`
 	Phase     Phase    `json:"phase"`

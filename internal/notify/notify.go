@@ -18,9 +18,11 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"pulley/internal/access"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
-	"pulley/internal/store"
 )
 
 const (
@@ -39,7 +41,7 @@ const (
 
 // Config is the environment of a Notifier.
 type Config struct {
-	Notices *store.Notices
+	Notices *Notices
 	URLs    []string // of receivers, in the form of shoutrrr
 	Now     func() time.Time
 	Log     *slog.Logger
@@ -50,7 +52,7 @@ type Config struct {
 type Notifier struct {
 	Config
 	senders    []sender
-	queue      chan store.Notice
+	queue      chan Notice
 	firstRetry time.Duration
 
 	mu        sync.Mutex
@@ -77,28 +79,28 @@ func New(c Config) (*Notifier, error) {
 		return nil, err
 	}
 	return &Notifier{
-		Config: c, senders: senders, queue: make(chan store.Notice, maxWaiting), firstRetry: firstRetry, recent: map[string]count{},
+		Config: c, senders: senders, queue: make(chan Notice, maxWaiting), firstRetry: firstRetry, recent: map[string]count{},
 		announced: map[model.Ref]announced{},
 	}, nil
 }
 
 // FirstBoot sends a notice if a first boot has finished or failed at a step. It never blocks.
-func (n *Notifier) FirstBoot(ref model.Ref, b store.FirstBoot) {
+func (n *Notifier) FirstBoot(ref model.Ref, b access.FirstBoot) {
 	switch {
 	case !b.Finished.IsZero():
-		n.ofBoot(store.FirstBootFinished, ref, b, "")
-	case b.State == store.BootFailed:
-		n.ofBoot(store.FirstBootFailed, ref, b, b.Step)
+		n.ofBoot(FirstBootFinished, ref, b, "")
+	case b.State == access.BootFailed:
+		n.ofBoot(FirstBootFailed, ref, b, b.Step)
 	}
 }
 
 // Stalled sends a notice of a first boot that is silent. It never blocks.
-func (n *Notifier) Stalled(ref model.Ref, b store.FirstBoot) {
-	n.ofBoot(store.FirstBootStalled, ref, b, b.Step)
+func (n *Notifier) Stalled(ref model.Ref, b access.FirstBoot) {
+	n.ofBoot(FirstBootStalled, ref, b, b.Step)
 }
 
-func (n *Notifier) ofBoot(kind store.NoticeKind, ref model.Ref, b store.FirstBoot, step string) {
-	notice := store.Notice{
+func (n *Notifier) ofBoot(kind NoticeKind, ref model.Ref, b access.FirstBoot, step string) {
+	notice := Notice{
 		ID: id(kind, ref, b.Machine, b.Started.UTC().Format(time.RFC3339), step), Kind: kind, Environment: ref.String(),
 		Node: b.Node, Machine: b.Machine, Step: step, Since: b.Heard, Problem: b.Error,
 	}
@@ -113,82 +115,82 @@ func (n *Notifier) ofBoot(kind store.NoticeKind, ref model.Ref, b store.FirstBoo
 }
 
 // DuplicateRefused sends a notice of a duplicate machine that requested a node's name. It never blocks.
-func (n *Notifier) DuplicateRefused(ref model.Ref, node string, c store.Duplicate) {
-	kind := store.DuplicateRefused
-	n.send(store.Notice{
+func (n *Notifier) DuplicateRefused(ref model.Ref, node string, c access.Duplicate) {
+	kind := DuplicateRefused
+	n.send(Notice{
 		ID: id(kind, ref, node, c.Machine, c.First.UTC().Format(time.RFC3339)), Kind: kind, Environment: ref.String(),
 		Node: node, Machine: c.Machine, Hostname: c.Hostname, From: c.From,
 	}, "")
 }
 
 // SecretsGiven sends a notice of a machine that joined, and can decrypt secrets from then on. It never blocks.
-func (n *Notifier) SecretsGiven(ref model.Ref, i store.Identity, from string) {
-	kind := store.SecretsGiven
-	n.send(store.Notice{
+func (n *Notifier) SecretsGiven(ref model.Ref, i access.Identity, from string) {
+	kind := SecretsGiven
+	n.send(Notice{
 		ID: id(kind, ref, i.Node, i.Incarnation), Kind: kind, Environment: ref.String(), Node: i.Node, Machine: i.Machine, From: from, Token: i.Token, Operator: i.By,
 	}, "")
 }
 
 // DuplicateRuns sends a notice of two machines that run as one node. It never blocks.
 func (n *Notifier) DuplicateRuns(ref model.Ref, node string, boots [2]string) {
-	kind := store.DuplicateRuns
-	n.send(store.Notice{ID: id(kind, ref, node, boots[0], boots[1]), Kind: kind, Environment: ref.String(), Node: node, Boots: boots[:]}, "")
+	kind := DuplicateRuns
+	n.send(Notice{ID: id(kind, ref, node, boots[0], boots[1]), Kind: kind, Environment: ref.String(), Node: node, Boots: boots[:]}, "")
 }
 
 // Flood sends a notice of a node that writes too much. It never blocks.
-func (n *Notifier) Flood(ref model.Ref, f store.Flood) {
-	kind := store.NodeFloods
-	n.send(store.Notice{
+func (n *Notifier) Flood(ref model.Ref, f fleet.Flood) {
+	kind := NodeFloods
+	n.send(Notice{
 		ID: id(kind, ref, f.Node, f.First.UTC().Format(time.RFC3339)), Kind: kind, Environment: ref.String(), Node: f.Node, Bytes: f.Bytes, Writes: f.Writes, Calls: f.Calls, Shown: f.Shown,
 	}, "")
 }
 
 // Rollout sends a notice of a staged rollout. what tells two events of one kind apart, and text describes the event. It never
 // blocks.
-func (n *Notifier) Rollout(ref model.Ref, kind store.NoticeKind, p *rollout.Plan, what, text string) {
-	n.send(store.Notice{
+func (n *Notifier) Rollout(ref model.Ref, kind NoticeKind, p *rollout.Plan, what, text string) {
+	n.send(Notice{
 		ID: id(kind, ref, p.ID, p.Nonce, what), Kind: kind, Environment: ref.String(), Rollout: p.ID, Problem: model.Prose(text),
 	}, ref.String()+" "+p.ID+p.Nonce)
 }
 
 // HoldEnded sends a notice of a hold that its time ended. It never blocks.
 func (n *Notifier) HoldEnded(ref model.Ref, h model.Hold) {
-	kind := store.HoldEnded
-	n.send(store.Notice{ID: id(kind, ref, h.Scope, h.Until.UTC().Format(time.RFC3339)), Kind: kind, Environment: ref.String(), Hold: &h}, "")
+	kind := HoldEnded
+	n.send(Notice{ID: id(kind, ref, h.Scope, h.Until.UTC().Format(time.RFC3339)), Kind: kind, Environment: ref.String(), Hold: &h}, "")
 }
 
 // WentBack sends a notice of an environment whose etcd went back in time. It never blocks.
 func (n *Notifier) WentBack(ref model.Ref, epoch model.Epoch) {
-	kind := store.WentBack
-	n.send(store.Notice{ID: id(kind, ref, fmt.Sprint(epoch)), Kind: kind, Environment: ref.String()}, "")
+	kind := WentBack
+	n.send(Notice{ID: id(kind, ref, fmt.Sprint(epoch)), Kind: kind, Environment: ref.String()}, "")
 }
 
 // ConnectionsRefused sends a notice of a listener, and of the address with the most connections, or of the node or
 // operator at its limit. It never blocks.
-func (n *Notifier) ConnectionsRefused(of store.Notice) {
-	of.Kind = store.ConnectionsRefused
+func (n *Notifier) ConnectionsRefused(of Notice) {
+	of.Kind = ConnectionsRefused
 	of.ID = id(of.Kind, model.Ref{}, of.Listener, of.Environment, of.Node, of.Operator, n.hour())
 	n.send(of, "")
 }
 
 // CallsRefused sends a notice of an operator whose calls etcd refuses. It never blocks.
 func (n *Notifier) CallsRefused(operator string, calls int64) {
-	kind := store.CallsRefused
-	n.send(store.Notice{ID: id(kind, model.Ref{}, operator, n.hour()), Kind: kind, Operator: operator, Calls: calls}, "")
+	kind := CallsRefused
+	n.send(Notice{ID: id(kind, model.Ref{}, operator, n.hour()), Kind: kind, Operator: operator, Calls: calls}, "")
 }
 
 // hour makes the ID of a notice that repeats while its cause lasts.
 func (n *Notifier) hour() string { return n.Now().UTC().Truncate(repeatEvery).Format(time.RFC3339) }
 
 // id returns the same text for the same event.
-func id(kind store.NoticeKind, ref model.Ref, parts ...string) string {
+func id(kind NoticeKind, ref model.Ref, parts ...string) string {
 	sum := sha256.Sum256([]byte(strings.Join(append([]string{ref.String()}, parts...), "\x00")))
 	return string(kind) + "-" + hex.EncodeToString(sum[:8])
 }
 
 // send queues a notice unless its subject had one recently, or its source many. source is a rollout, or the token of a machine that has
 // not joined; "" has no limit.
-func (n *Notifier) send(notice store.Notice, source string) (queued bool) {
+func (n *Notifier) send(notice Notice, source string) (queued bool) {
 	who := notice.Node
 	if who == "" {
 		who = cmp.Or(notice.Machine, notice.Listener, notice.Operator, notice.ID)
@@ -236,13 +238,13 @@ func (n *Notifier) allowed(subject string, most int) bool {
 	return true
 }
 
-func attrs(n store.Notice, more ...any) []any {
+func attrs(n Notice, more ...any) []any {
 	return append([]any{"kind", string(n.Kind), "env", n.Environment, "node", n.Node}, more...)
 }
 
 // delivery is a notice that waits for its next attempt.
 type delivery struct {
-	store.Notice
+	Notice
 	claimed bool
 	unsure  bool      // a receiver did not answer
 	next    time.Time // of the next attempt
@@ -298,7 +300,7 @@ func (n *Notifier) attempt(ctx context.Context, d *delivery) (settled bool) {
 		d.claimed = true
 	}
 	d.Attempts++
-	d.State, d.Error = store.NoticeSent, ""
+	d.State, d.Error = NoticeSent, ""
 	title, text := render(d.Notice)
 	for _, s := range n.senders {
 		if slices.Contains(d.done, s.name) {
@@ -316,11 +318,11 @@ func (n *Notifier) attempt(ctx context.Context, d *delivery) (settled bool) {
 			d.done, d.unsure, d.Error = append(d.done, s.name), true, model.Prose(err.Error())
 			n.Log.Error("a notice may not have been sent", attrs(d.Notice, "to", s.name, "error", err)...)
 		default:
-			d.State, d.Error = store.NoticeFailed, model.Prose(err.Error())
+			d.State, d.Error = NoticeFailed, model.Prose(err.Error())
 			n.Log.Warn("cannot send a notice", attrs(d.Notice, "to", s.name, "attempt", d.Attempts, "error", err)...)
 		}
 	}
-	if d.State == store.NoticeFailed && d.Attempts < sendAttempts {
+	if d.State == NoticeFailed && d.Attempts < sendAttempts {
 		d.next = n.Now().Add(n.firstRetry << (d.Attempts - 1))
 		return false
 	}
@@ -330,10 +332,10 @@ func (n *Notifier) attempt(ctx context.Context, d *delivery) (settled bool) {
 
 // end stores the outcome, also while serve stops.
 func (n *Notifier) end(ctx context.Context, d *delivery) {
-	if d.State == store.NoticeSent && d.unsure {
-		d.State = store.NoticeUnsure
+	if d.State == NoticeSent && d.unsure {
+		d.State = NoticeUnsure
 	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.DefaultTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), etcd.DefaultTimeout)
 	defer cancel()
 	if err := n.Notices.End(ctx, d.Notice); err != nil {
 		n.Log.Error("cannot store the outcome of a notice", attrs(d.Notice, "error", err)...)
@@ -344,67 +346,67 @@ func (n *Notifier) abandon(ctx context.Context, waiting []*delivery) {
 	for _, d := range waiting {
 		n.Log.Error("a notice was not sent: serve stops", attrs(d.Notice)...)
 		if d.claimed {
-			d.State = store.NoticeFailed
+			d.State = NoticeFailed
 			n.end(ctx, d)
 		}
 	}
 }
 
 // render renders a notice. The code of a newer version renders as itself.
-func render(n store.Notice) (title, text string) {
+func render(n Notice) (title, text string) {
 	who := n.Node
 	if who == "" {
 		who = "machine " + n.Machine
 	}
 	where := who + " in " + n.Environment
 	switch n.Kind {
-	case store.FirstBootFinished:
+	case FirstBootFinished:
 		return where + " is ready", fmt.Sprintf("The first boot took %s.", time.Duration(n.TookSeconds)*time.Second)
-	case store.FirstBootFailed:
+	case FirstBootFailed:
 		return fmt.Sprintf("the first boot of %s failed at step %s", where, n.Step), string(n.Problem)
-	case store.FirstBootStalled:
+	case FirstBootStalled:
 		text = fmt.Sprintf("The last message came at %s.", n.Since.UTC().Format(time.RFC3339))
 		if n.Problem != "" {
 			text += " " + string(n.Problem)
 		}
 		return fmt.Sprintf("the first boot of %s is stalled at step %s", where, n.Step), text
-	case store.DuplicateRefused:
+	case DuplicateRefused:
 		if n.Machine == "" {
 			return "another machine tried to join as " + n.Node + " in " + n.Environment, fmt.Sprintf("It came from %s, claimed to be the machine of another node, and was refused.", n.From)
 		}
 		return "another machine tried to join as " + where, fmt.Sprintf("Machine %s (%s, from %s) was refused.", n.Machine, n.Hostname, n.From)
-	case store.DuplicateRuns:
+	case DuplicateRuns:
 		return "two machines run as " + where,
 			fmt.Sprintf("Their boot ids are %s and %s. The node is frozen until `pulley unhold -e %s --node %s`.", n.Boots[0], n.Boots[1], n.Environment, n.Node)
-	case store.SecretsGiven:
+	case SecretsGiven:
 		return where + " can decrypt secrets", fmt.Sprintf("Machine %s joined from %s with token %s of %s. If nobody expects it: pulley nodes remove %s -e %s", n.Machine, n.From, n.Token, n.Operator, n.Node, n.Environment)
-	case store.NodeFloods:
+	case NodeFloods:
 		return where + " floods etcd",
 			fmt.Sprintf("It wrote %d bytes in %d writes within a minute, etcd refused %d calls, and it changed what other nodes see of it %d times within an hour. "+
 				"To remove its access: pulley nodes remove %s -e %s --forget", n.Bytes, n.Writes, n.Calls, n.Shown, n.Node, n.Environment)
-	case store.RolloutPaused, store.RolloutWaits, store.RolloutEnded, store.RolloutLost, store.RolloutBlocks, store.RolloutStalls:
-		what := map[store.NoticeKind]string{
-			store.RolloutPaused: "is paused", store.RolloutWaits: "waits for an approval", store.RolloutEnded: "ended", store.RolloutLost: "lost a node",
-			store.RolloutBlocks: "is blocked by a gate", store.RolloutStalls: "waits for an operator",
+	case RolloutPaused, RolloutWaits, RolloutEnded, RolloutLost, RolloutBlocks, RolloutStalls:
+		what := map[NoticeKind]string{
+			RolloutPaused: "is paused", RolloutWaits: "waits for an approval", RolloutEnded: "ended", RolloutLost: "lost a node",
+			RolloutBlocks: "is blocked by a gate", RolloutStalls: "waits for an operator",
 		}[n.Kind]
 		return fmt.Sprintf("%s %s in %s %s", model.Noun(n.Rollout), n.Rollout, n.Environment, what), fmt.Sprintf("%s\n`pulley %s show %s -e %s`", n.Problem, model.Noun(n.Rollout), n.Rollout, n.Environment)
-	case store.HoldEnded:
+	case HoldEnded:
 		title = "a hold in " + n.Environment + " ended"
 		if h := n.Hold; h != nil {
 			text = fmt.Sprintf("%s on %s by %s, until %s: %s\nIts nodes take what is desired for them: `pulley status -e %s`", h.Mode, h.Scope, h.Who, h.Until.UTC().Format(time.RFC3339), h.Why, n.Environment)
 		}
 		return title, text
-	case store.NodesFail, store.PromotionFails, store.NodesStuck, store.NodesSilent, store.Degraded, store.CertificatesEnd:
+	case NodesFail, PromotionFails, NodesStuck, NodesSilent, Degraded, CertificatesEnd:
 		return ofTrouble(n)
-	case store.NodesDrifted:
+	case NodesDrifted:
 		return fmt.Sprintf("nodes in %s were changed outside of Pulley, and corrected: %s", n.Environment, names(n)),
 			fmt.Sprintf("%s\n`pulley runs NODE latest -e %s` shows what changed", n.Problem, n.Environment)
-	case store.NodesRemoved:
+	case NodesRemoved:
 		return fmt.Sprintf("nodes were removed from %s: %s", n.Environment, names(n)), string(n.Problem)
-	case store.WentBack:
+	case WentBack:
 		return "etcd went back in time: " + n.Environment + " is paused",
 			fmt.Sprintf("Nodes keep what they have, and what was in progress does not continue. Compare `pulley status -e %[1]s` with what you expect, then continue with `pulley recover -e %[1]s`.", n.Environment)
-	case store.ConnectionsRefused:
+	case ConnectionsRefused:
 		title := "pulley serve refuses connections: " + n.Listener
 		switch {
 		case n.Node != "":
@@ -415,7 +417,7 @@ func render(n store.Notice) (title, text string) {
 		}
 		return title,
 			fmt.Sprintf("Address %s has the most open connections: %d. Block it in the firewall of this machine, or find the program that opens them.", n.From, n.Connections)
-	case store.CallsRefused:
+	case CallsRefused:
 		return "etcd refuses calls of operator " + n.Operator,
 			fmt.Sprintf("It refused %d calls that no command of Pulley makes. To remove the access of this operator: pulley operators revoke %s", n.Calls, n.Operator)
 	}

@@ -12,8 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/access"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
-	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/observe"
 )
@@ -29,9 +30,9 @@ type receiver struct {
 
 var dev = model.Ref{Environment: "dev"}
 
-func open(t *testing.T) *store.Store {
+func open(t *testing.T) *etcd.DB {
 	t.Helper()
-	st, err := store.Open(store.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
+	st, err := etcd.Open(etcd.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,29 +73,29 @@ func (r *receiver) messages() (all []string, twice []string) {
 	return all, twice
 }
 
-func notices(t *testing.T, st *store.Store) map[store.NoticeState]int {
+func notices(t *testing.T, st *etcd.DB) map[NoticeState]int {
 	t.Helper()
-	all, damaged, err := st.Notices.List(t.Context())
+	all, damaged, err := NoticesIn(st).List(t.Context())
 	if err != nil || len(damaged) > 0 {
 		t.Fatal(err, damaged)
 	}
-	states := map[store.NoticeState]int{}
+	states := map[NoticeState]int{}
 	for _, n := range all {
 		states[n.State]++
 	}
 	return states
 }
 
-func finished(machine string) store.FirstBoot {
+func finished(machine string) access.FirstBoot {
 	begun := time.Date(2026, 11, 21, 1, 2, 3, 0, time.UTC)
-	return store.FirstBoot{Machine: machine, Node: "compute" + machine, Started: begun, Finished: begun.Add(90 * time.Second)}
+	return access.FirstBoot{Machine: machine, Node: "compute" + machine, Started: begun, Finished: begun.Add(90 * time.Second)}
 }
 
 // run starts a notifier like one serve. stop ends it.
-func run(t *testing.T, st *store.Store, urls ...string) (n *Notifier, log *observe.Log, stop func()) {
+func run(t *testing.T, st *etcd.DB, urls ...string) (n *Notifier, log *observe.Log, stop func()) {
 	t.Helper()
 	log = &observe.Log{}
-	n, err := New(Config{Notices: st.Notices, URLs: urls, Now: time.Now, Log: log.Logger()})
+	n, err := New(Config{Notices: NoticesIn(st), URLs: urls, Now: time.Now, Log: log.Logger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,11 +120,11 @@ func TestEachNoticeArrivesOnceFromSeveralServes(t *testing.T) {
 		one.FirstBoot(dev, b)
 		two.FirstBoot(dev, b)
 	}
-	failed := store.FirstBoot{Machine: "z", Step: "puppet", State: store.BootFailed, Error: "no package", Started: time.Unix(1, 0)}
+	failed := access.FirstBoot{Machine: "z", Step: "puppet", State: access.BootFailed, Error: "no package", Started: time.Unix(1, 0)}
 	one.FirstBoot(dev, failed)
 	two.FirstBoot(dev, failed)
-	one.FirstBoot(dev, store.FirstBoot{Machine: "y", Step: "puppet", State: store.BootStarted}) // no event
-	observe.Eventually(t, "all are sent", func() bool { return notices(t, st)[store.NoticeSent] == 21 })
+	one.FirstBoot(dev, access.FirstBoot{Machine: "y", Step: "puppet", State: access.BootStarted}) // no event
+	observe.Eventually(t, "all are sent", func() bool { return notices(t, st)[NoticeSent] == 21 })
 	all, twice := r.messages()
 	if len(all) != 21 || len(twice) > 0 {
 		t.Errorf("%d of 21 messages arrived; more than once: %q", len(all), twice)
@@ -144,25 +145,25 @@ func TestNoticesAreRetriedAndThenFail(t *testing.T) {
 	good, soon, never := newReceiver(t, 0), newReceiver(t, 2), newReceiver(t, 1000)
 	n, log, stop := run(t, st, good.url(), soon.url())
 	n.FirstBoot(dev, finished("a"))
-	observe.Eventually(t, "the second receiver accepts the third attempt", func() bool { return notices(t, st)[store.NoticeSent] == 1 })
+	observe.Eventually(t, "the second receiver accepts the third attempt", func() bool { return notices(t, st)[NoticeSent] == 1 })
 	if all, twice := good.messages(); len(all) != 1 || len(twice) > 0 {
 		t.Errorf("the first receiver got %d messages, more than once: %q", len(all), twice)
 	}
 	stop()
 	n, other, _ := run(t, st, never.url())
 	n.FirstBoot(dev, finished("b"))
-	observe.Eventually(t, "the notice fails", func() bool { return notices(t, st)[store.NoticeFailed] == 1 })
+	observe.Eventually(t, "the notice fails", func() bool { return notices(t, st)[NoticeFailed] == 1 })
 	never.mu.Lock()
 	defer never.mu.Unlock()
 	if never.tries != sendAttempts {
 		t.Errorf("it was tried %d times", never.tries)
 	}
-	all, _, err := st.Notices.List(t.Context())
+	all, _, err := NoticesIn(st).List(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range all {
-		if n.State == store.NoticeFailed && n.Error == "" || strings.Contains(string(n.Error), "T0PSECRET") {
+		if n.State == NoticeFailed && n.Error == "" || strings.Contains(string(n.Error), "T0PSECRET") {
 			t.Errorf("etcd has the error %q", n.Error)
 		}
 	}
@@ -181,14 +182,14 @@ func TestNoticeOfStoppedServeIsNotSentAgain(t *testing.T) {
 	n.FirstBoot(dev, finished("a"))
 	observe.Eventually(t, "the first attempt fails", func() bool { return strings.Contains(log.String(), "cannot send a notice") })
 	stop()
-	if got := notices(t, st); got[store.NoticeFailed] != 1 {
+	if got := notices(t, st); got[NoticeFailed] != 1 {
 		t.Errorf("the notices are %v", got)
 	}
 	up := newReceiver(t, 0)
 	n, _, stop = run(t, st, up.url())
 	n.FirstBoot(dev, finished("a"))
 	n.FirstBoot(dev, finished("b"))
-	observe.Eventually(t, "the other notice is sent", func() bool { return notices(t, st)[store.NoticeSent] == 1 })
+	observe.Eventually(t, "the other notice is sent", func() bool { return notices(t, st)[NoticeSent] == 1 })
 	stop()
 	if all, _ := up.messages(); len(all) != 1 || !strings.Contains(all[0], "computeb") {
 		t.Errorf("the messages are %q", all)
@@ -198,29 +199,29 @@ func TestNoticeOfStoppedServeIsNotSentAgain(t *testing.T) {
 // Each kind needs a text, or people receive codes.
 func TestEachKindHasAText(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []store.NoticeKind{store.FirstBootFinished, store.FirstBootFailed, store.FirstBootStalled, store.DuplicateRefused, store.DuplicateRuns, store.NodeFloods, store.SecretsGiven} {
-		title, _ := render(store.Notice{Kind: kind, Environment: "dev", Node: "web1", Boots: []string{"a", "b"}})
+	for _, kind := range []NoticeKind{FirstBootFinished, FirstBootFailed, FirstBootStalled, DuplicateRefused, DuplicateRuns, NodeFloods, SecretsGiven} {
+		title, _ := render(Notice{Kind: kind, Environment: "dev", Node: "web1", Boots: []string{"a", "b"}})
 		if !strings.Contains(title, "web1 in dev") || strings.Contains(title, string(kind)) {
 			t.Errorf("%s has the title %q", kind, title)
 		}
 	}
-	for _, n := range []store.Notice{
-		{Kind: store.ConnectionsRefused, Listener: "https", From: "192.0.2.7", Connections: 300}, {Kind: store.ConnectionsRefused, Listener: "etcd", Operator: "bob", Connections: 64},
-		{Kind: store.ConnectionsRefused, Listener: "etcd", Node: "web1", Environment: "dev", Connections: 64}, {Kind: store.CallsRefused, Operator: "bob", Calls: 7},
+	for _, n := range []Notice{
+		{Kind: ConnectionsRefused, Listener: "https", From: "192.0.2.7", Connections: 300}, {Kind: ConnectionsRefused, Listener: "etcd", Operator: "bob", Connections: 64},
+		{Kind: ConnectionsRefused, Listener: "etcd", Node: "web1", Environment: "dev", Connections: 64}, {Kind: CallsRefused, Operator: "bob", Calls: 7},
 	} {
 		if title, text := render(n); strings.Contains(title, string(n.Kind)) || !strings.Contains(title+text, n.From+n.Operator+n.Node) {
 			t.Errorf("%s has the title %q and the text %q", n.Kind, title, text)
 		}
 	}
-	for _, kind := range []store.NoticeKind{store.NodesFail, store.PromotionFails, store.NodesStuck, store.NodesSilent, store.Degraded, store.CertificatesEnd, store.NodesDrifted, store.NodesRemoved} {
+	for _, kind := range []NoticeKind{NodesFail, PromotionFails, NodesStuck, NodesSilent, Degraded, CertificatesEnd, NodesDrifted, NodesRemoved} {
 		for _, ended := range []bool{false, true} {
-			title, text := render(store.Notice{Kind: kind, Environment: "dev", Nodes: []string{"web1"}, Count: 3, Ended: ended, Problem: "why"})
-			if strings.Contains(title, string(kind)) || !strings.Contains(title, "dev") || !(kind == store.Degraded && ended) && !strings.Contains(title+text, "web1 and 2 more") {
+			title, text := render(Notice{Kind: kind, Environment: "dev", Nodes: []string{"web1"}, Count: 3, Ended: ended, Problem: "why"})
+			if strings.Contains(title, string(kind)) || !strings.Contains(title, "dev") || !(kind == Degraded && ended) && !strings.Contains(title+text, "web1 and 2 more") {
 				t.Errorf("%s has the title %q and the text %q", kind, title, text)
 			}
 		}
 	}
-	if title, _ := render(store.Notice{Kind: "moon_phase", Environment: "dev", Machine: "m1"}); title != "moon_phase: machine m1 in dev" {
+	if title, _ := render(Notice{Kind: "moon_phase", Environment: "dev", Machine: "m1"}); title != "moon_phase: machine m1 in dev" {
 		t.Errorf("an unknown kind has the title %q", title)
 	}
 }
@@ -264,11 +265,11 @@ func TestNoticesOfOneNodeOrTokenAreLimited(t *testing.T) {
 		t.Fatal(err)
 	}
 	fails := func(machine, node, step, token string) {
-		k.FirstBoot(dev, store.FirstBoot{Machine: machine, Node: node, Step: step, State: store.BootFailed, Token: token})
+		k.FirstBoot(dev, access.FirstBoot{Machine: machine, Node: node, Step: step, State: access.BootFailed, Token: token})
 	}
 	for i := range 100 {
 		fails("m", "compute1", fmt.Sprint("s", i), "")
-		k.DuplicateRefused(dev, "compute1", store.Duplicate{Machine: fmt.Sprint(i)})
+		k.DuplicateRefused(dev, "compute1", access.Duplicate{Machine: fmt.Sprint(i)})
 	}
 	if len(k.queue) != 2 {
 		t.Errorf("one node had %d notices, want one for each kind", len(k.queue))
@@ -291,12 +292,12 @@ func TestNumberOfATroubleIsOneKey(t *testing.T) {
 	t.Parallel()
 	at := time.Date(2026, 3, 4, 5, 6, 7, 0, time.UTC)
 	ref := model.Ref{Environment: "dev"}
-	trouble := Trouble{Kind: store.NodesFail, Cause: "c", Count: 1, Stuck: true}
-	known := []store.Notice{{Kind: store.NodesFail, Environment: "dev", Cause: trouble.ID(ref), Number: 1, Count: 1, At: at}}
-	kinds := []store.NoticeKind{store.NodesFail}
+	trouble := Trouble{Kind: NodesFail, Cause: "c", Count: 1, Stuck: true}
+	known := []Notice{{Kind: NodesFail, Environment: "dev", Cause: trouble.ID(ref), Number: 1, Count: 1, At: at}}
+	kinds := []NoticeKind{NodesFail}
 	stuck := due(ref, kinds, []Trouble{trouble}, func(string) bool { return true }, known, at)
 	ended := due(ref, kinds, nil, func(string) bool { return false }, known, at)
-	if len(stuck) != 1 || len(ended) != 1 || stuck[0].ID != ended[0].ID || stuck[0].Kind != store.NodesStuck || !ended[0].Ended {
+	if len(stuck) != 1 || len(ended) != 1 || stuck[0].ID != ended[0].ID || stuck[0].Kind != NodesStuck || !ended[0].Ended {
 		t.Errorf("the notices are %v and %v", stuck, ended)
 	}
 }

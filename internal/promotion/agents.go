@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"pulley/internal/desired"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/release"
-	"pulley/internal/store"
 )
 
 // Choice is the wanted version of pulley-agent for one scope.
@@ -45,7 +45,7 @@ type AgentVersion struct {
 }
 
 // PromoteAgent sets the wanted version of pulley-agent for a scope to a published version.
-func PromoteAgent(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, version string, downgrade bool, a Author) (done AgentVersion, err error) {
+func PromoteAgent(ctx context.Context, s *etcd.DB, ref model.Ref, scope Scope, version string, downgrade bool, a Author) (done AgentVersion, err error) {
 	err = Retry(func() error {
 		done, err = promoteAgent(ctx, s, ref, scope, version, downgrade, a)
 		return err
@@ -53,7 +53,7 @@ func PromoteAgent(ctx context.Context, s *store.Store, ref model.Ref, scope Scop
 	return done, err
 }
 
-func promoteAgent(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, version string, downgrade bool, a Author) (AgentVersion, error) {
+func promoteAgent(ctx context.Context, s *etcd.DB, ref model.Ref, scope Scope, version string, downgrade bool, a Author) (AgentVersion, error) {
 	if err := CheckScope(ctx, s, ref, scope); err != nil {
 		return AgentVersion{}, err
 	}
@@ -61,11 +61,11 @@ func promoteAgent(ctx context.Context, s *store.Store, ref model.Ref, scope Scop
 	if err != nil {
 		return AgentVersion{}, err
 	}
-	r, err := s.Releases.Agent(ctx, version)
+	r, err := release.In(s).Agent(ctx, version)
 	if err != nil {
 		return AgentVersion{}, err
 	}
-	w, revision, err := s.Fleet.AgentWish(ctx, ref)
+	w, revision, err := fleet.In(s).AgentWish(ctx, ref)
 	if err != nil {
 		return AgentVersion{}, err
 	}
@@ -96,25 +96,25 @@ func promoteAgent(ctx context.Context, s *store.Store, ref model.Ref, scope Scop
 }
 
 // nodesOf reads the nodes of a scope with their statuses.
-func nodesOf(ctx context.Context, s *store.Store, ref model.Ref, scope Scope) (store.FleetState, error) {
+func nodesOf(ctx context.Context, s *etcd.DB, ref model.Ref, scope Scope) (fleet.FleetState, error) {
 	if scope.Node != "" {
-		return s.Fleet.One(ctx, ref, scope.Node)
+		return fleet.In(s).One(ctx, ref, scope.Node)
 	}
-	return s.Fleet.State(ctx, ref)
+	return fleet.In(s).State(ctx, ref)
 }
 
-func putWish(ctx context.Context, s *store.Store, ref model.Ref, w desired.AgentWish, revision int64, a Author) error {
+func putWish(ctx context.Context, s *etcd.DB, ref model.Ref, w desired.AgentWish, revision int64, a Author) error {
 	w.By, w.Why, w.At = a.By, model.Prose(a.Why), a.At.UTC().Truncate(time.Second)
-	return s.Fleet.PutAgentWish(ctx, ref, w, revision)
+	return fleet.In(s).PutAgentWish(ctx, ref, w, revision)
 }
 
 // UnpinAgent removes the wanted version of a scope. The scope need not exist any more.
-func UnpinAgent(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, a Author) (done AgentVersion, err error) {
+func UnpinAgent(ctx context.Context, s *etcd.DB, ref model.Ref, scope Scope, a Author) (done AgentVersion, err error) {
 	if scope.Role != "" && scope.Node != "" {
 		return done, errScope
 	}
 	err = Retry(func() error {
-		w, revision, err := s.Fleet.AgentWish(ctx, ref)
+		w, revision, err := fleet.In(s).AgentWish(ctx, ref)
 		if err != nil {
 			return err
 		}
@@ -134,9 +134,9 @@ func UnpinAgent(ctx context.Context, s *store.Store, ref model.Ref, scope Scope,
 }
 
 // RetryAgent allows nodes to try versions again that failed before.
-func RetryAgent(ctx context.Context, s *store.Store, ref model.Ref, a Author) error {
+func RetryAgent(ctx context.Context, s *etcd.DB, ref model.Ref, a Author) error {
 	return Retry(func() error {
-		w, revision, err := s.Fleet.AgentWish(ctx, ref)
+		w, revision, err := fleet.In(s).AgentWish(ctx, ref)
 		if err != nil {
 			return err
 		}

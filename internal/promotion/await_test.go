@@ -3,9 +3,9 @@ package promotion
 import (
 	"testing"
 
+	"pulley/internal/desired/targets"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // A node with a release of its own takes the data of a change of all nodes. Without it in preview and wait, a deploy reports
@@ -14,8 +14,8 @@ func TestChangesOfDataReachPinnedNodes(t *testing.T) {
 	release := func(version string, data model.Generation) model.Target {
 		return model.Target{Release: version, Tree: "tree" + version, Data: data}
 	}
-	f := store.FleetState{
-		Desires: store.Desires{
+	f := fleet.FleetState{
+		Desires: targets.Desires{
 			Default: release("2.0.0", 2),
 			Roles:   map[string]model.Target{"pinned": release("1.0.0", 0)},
 			Nodes:   map[string]model.Target{"own1": release("1.0.0", 1)},
@@ -25,15 +25,15 @@ func TestChangesOfDataReachPinnedNodes(t *testing.T) {
 		},
 	}
 	for name, c := range map[string]struct {
-		change store.Change
+		change targets.Change
 		want   map[string]bool
 	}{
-		"data":             {store.Change{Before: release("2.0.0", 2), After: release("2.0.0", 3)}, map[string]bool{"web1": true, "pinned1": true}},
-		"release":          {store.Change{Before: release("2.0.0", 2), After: release("3.0.0", 2)}, map[string]bool{"web1": true}},
-		"release and data": {store.Change{Before: release("2.0.0", 2), After: release("3.0.0", 1)}, map[string]bool{"web1": true, "pinned1": true}},
-		"the same, signed": {store.Change{Before: release("2.0.0", 2), After: release("2.0.0", 2)}, map[string]bool{"web1": true}},
-		"of one role":      {store.Change{Role: "pinned", Before: release("1.0.0", 0), After: model.Target{}}, map[string]bool{"pinned1": true}},
-		"of one node":      {store.Change{Node: "own1", Before: release("1.0.0", 1), After: model.Target{}}, map[string]bool{"own1": true}},
+		"data":             {targets.Change{Before: release("2.0.0", 2), After: release("2.0.0", 3)}, map[string]bool{"web1": true, "pinned1": true}},
+		"release":          {targets.Change{Before: release("2.0.0", 2), After: release("3.0.0", 2)}, map[string]bool{"web1": true}},
+		"release and data": {targets.Change{Before: release("2.0.0", 2), After: release("3.0.0", 1)}, map[string]bool{"web1": true, "pinned1": true}},
+		"the same, signed": {targets.Change{Before: release("2.0.0", 2), After: release("2.0.0", 2)}, map[string]bool{"web1": true}},
+		"of one role":      {targets.Change{Role: "pinned", Before: release("1.0.0", 0), After: model.Target{}}, map[string]bool{"pinned1": true}},
+		"of one node":      {targets.Change{Node: "own1", Before: release("1.0.0", 1), After: model.Target{}}, map[string]bool{"own1": true}},
 	} {
 		shown := map[string]bool{}
 		for _, m := range moves(f, c.change.Scope(), c.change.After) {

@@ -10,12 +10,11 @@ import (
 
 	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // Hold sets a hold on a scope, and returns the hold that it replaces, if any. It refuses to replace a stronger one unless
 // replace is set: another operator relies on it.
-func Hold(ctx context.Context, s *store.Fleet, ref model.Ref, scope Scope, h model.Hold, lasts time.Duration, replace bool) (replaced *model.Hold, err error) {
+func Hold(ctx context.Context, s *fleet.Fleet, ref model.Ref, scope Scope, h model.Hold, lasts time.Duration, replace bool) (replaced *model.Hold, err error) {
 	err = Retry(func() error {
 		was, revision, err := s.HoldOf(ctx, ref, scope)
 		if err != nil {

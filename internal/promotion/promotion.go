@@ -11,17 +11,20 @@ import (
 	"maps"
 	"slices"
 
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
+	"pulley/internal/release"
 	"pulley/internal/release/choice"
 	"pulley/internal/release/trust"
 	"pulley/internal/rollout"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // Author is the author of a change, with a reason and a signing key. With a nil key the change is not signed.
 type Author struct {
-	store.Author
+	targets.Author
 	Key      *trust.Key
 	Unsigned bool // the author confirmed a change that nodes with allowed signers refuse
 	Foreign  bool // a release may be of another repository than those that the environment has
@@ -30,7 +33,7 @@ type Author struct {
 }
 
 // Signing is the author with the key as a function.
-func (a Author) Signing() store.Author {
+func (a Author) Signing() targets.Author {
 	if a.Key != nil {
 		a.Author.Sign = a.Key.Sign
 	}
@@ -38,20 +41,20 @@ func (a Author) Signing() store.Author {
 }
 
 // Scope is the target of a change: a role, a node, or all nodes if both are empty.
-type Scope = store.Scope
+type Scope = etcd.Scope
 
 // errScope reports a scope with both a role and a node.
 var errScope = errors.New("--role and --node exclude each other")
 
 // Find reads the environment. It refuses a role or a node that is neither in the environment nor
 // registered: a removed node keeps its status, and is no target.
-func Find(ctx context.Context, s *store.Store, ref model.Ref, scope Scope) (store.FleetState, error) {
+func Find(ctx context.Context, s *etcd.DB, ref model.Ref, scope Scope) (fleet.FleetState, error) {
 	if scope.Role != "" && scope.Node != "" {
-		return store.FleetState{}, errScope
+		return fleet.FleetState{}, errScope
 	}
 	f, err := listed(ctx, s, ref, scope.Node)
 	if err != nil {
-		return store.FleetState{}, err
+		return fleet.FleetState{}, err
 	}
 	switch {
 	case scope.Role != "":
@@ -64,26 +67,26 @@ func Find(ctx context.Context, s *store.Store, ref model.Ref, scope Scope) (stor
 
 // listed reads an environment that must exist, with its targets, holds and host list. With a node, its Hosts contain
 // only that node: a change of one node reads no fleet.
-func listed(ctx context.Context, s *store.Store, ref model.Ref, node string) (store.FleetState, error) {
-	f, err := s.Fleet.Listed(ctx, ref, node)
+func listed(ctx context.Context, s *etcd.DB, ref model.Ref, node string) (fleet.FleetState, error) {
+	f, err := fleet.In(s).Listed(ctx, ref, node)
 	if err != nil || f.Spec != nil {
 		return f, err
 	}
-	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
+	if _, err := fleet.FindEnvironment(ctx, specs.In(s), ref); err != nil {
 		return f, err
 	}
 	return f, fmt.Errorf("cannot read environment %s: another command wrote it at the same time", ref)
 }
 
 // checkNode refuses a node that is neither registered nor called for. It reads the host list only to suggest a name.
-func checkNode(ctx context.Context, s *store.Store, ref model.Ref, f store.FleetState, node string) error {
+func checkNode(ctx context.Context, s *etcd.DB, ref model.Ref, f fleet.FleetState, node string) error {
 	if _, registered := f.Hosts[node]; registered {
 		return nil
 	}
 	if _, called := f.Spec.RoleOf(node); called {
 		return nil
 	}
-	hosts, err := s.Fleet.Hosts(ctx, ref)
+	hosts, err := fleet.In(s).Hosts(ctx, ref)
 	if err != nil {
 		return err
 	}
@@ -95,18 +98,18 @@ func checkNode(ctx context.Context, s *store.Store, ref model.Ref, f store.Fleet
 }
 
 // CheckScope refuses a scope that Find refuses, with point reads.
-func CheckScope(ctx context.Context, s *store.Store, ref model.Ref, scope Scope) error {
+func CheckScope(ctx context.Context, s *etcd.DB, ref model.Ref, scope Scope) error {
 	if scope.Role != "" && scope.Node != "" {
 		return errScope
 	}
-	e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
+	e, err := fleet.FindEnvironment(ctx, specs.In(s), ref)
 	switch {
 	case err != nil || scope == (Scope{}):
 		return err
 	case scope.Role != "":
 		return fleet.CheckRole(e, scope.Role)
 	}
-	f, err := s.Fleet.One(ctx, ref, scope.Node)
+	f, err := fleet.In(s).One(ctx, ref, scope.Node)
 	if err != nil {
 		return err
 	}
@@ -121,7 +124,7 @@ const maxTries = 5
 // Retry repeats an operation that lost a race against another operator. Each attempt reads again.
 func Retry(do func() error) error {
 	for range maxTries - 1 {
-		if err := do(); !errors.Is(err, store.ErrConflict) {
+		if err := do(); !errors.Is(err, etcd.ErrConflict) {
 			return err
 		}
 	}
@@ -130,7 +133,7 @@ func Retry(do func() error) error {
 
 // Targets is the result of a change of targets.
 type Targets struct {
-	store.Change
+	targets.Change
 	Made   bool        // false: the target was already in force
 	Moves  []Move      // affected registered nodes
 	Pinned []Pin       // scopes with their own target, which the change does not affect
@@ -152,8 +155,8 @@ type Move struct {
 }
 
 // moves lists the registered nodes that a change of a scope's target affects.
-func moves(f store.FleetState, scope Scope, after model.Target) (all []Move) {
-	c := store.Change{Role: scope.Role, Node: scope.Node, Before: f.Desires.Target(scope), After: after}
+func moves(f fleet.FleetState, scope Scope, after model.Target) (all []Move) {
+	c := targets.Change{Role: scope.Role, Node: scope.Node, Before: f.Desires.Target(scope), After: after}
 	for _, node := range slices.SortedFunc(maps.Keys(f.Hosts), fleet.CompareNatural) {
 		if m, reached := moved(f.Desires, c, f.Hosts[node]); reached {
 			all = append(all, m)
@@ -164,7 +167,7 @@ func moves(f store.FleetState, scope Scope, after model.Target) (all []Move) {
 
 // moved returns what a change does to the target of a host. A node with a release of its own keeps it, and takes the
 // data: the change reaches that node, too.
-func moved(d store.Desires, c store.Change, h model.Host) (m Move, reached bool) {
+func moved(d targets.Desires, c targets.Change, h model.Host) (m Move, reached bool) {
 	if !c.Scope().Has(h.Role, h.Node) {
 		return m, false
 	}
@@ -184,7 +187,7 @@ func moved(d store.Desires, c store.Change, h model.Host) (m Move, reached bool)
 	return m, m.From != m.To || d.Reaches(c.Scope(), h.Role, h.Node)
 }
 
-func made(before store.FleetState, c store.Change) Targets {
+func made(before fleet.FleetState, c targets.Change) Targets {
 	t := Targets{Change: c, Made: true, Moves: moves(before, c.Scope(), c.After)}
 	if c.Scope() == (Scope{}) {
 		for _, scope := range before.Desires.Pinned() {
@@ -199,7 +202,7 @@ func made(before store.FleetState, c store.Change) Targets {
 
 // Direct refuses a change of more nodes than the policy allows without a rollout, which has more than one node. doing is what
 // the change does to nodes, and remedy how a rollout does it.
-func Direct(f store.FleetState, ref model.Ref, scope Scope, nodes int, a Author, doing, remedy string) error {
+func Direct(f fleet.FleetState, ref model.Ref, scope Scope, nodes int, a Author, doing, remedy string) error {
 	limit := rollout.Share(f.Spec.Rollout.DirectLimit)
 	if limit == "" || scope.Node != "" {
 		return nil
@@ -215,7 +218,7 @@ func Direct(f store.FleetState, ref model.Ref, scope Scope, nodes int, a Author,
 }
 
 // directPromotion is Direct for a promotion. Nodes without a release have nothing to lose.
-func directPromotion(f store.FleetState, ref model.Ref, scope Scope, after model.Target, a Author) error {
+func directPromotion(f fleet.FleetState, ref model.Ref, scope Scope, after model.Target, a Author) error {
 	changed := 0
 	for _, m := range moves(f, scope, after) {
 		if m.From.Release != "" && m.From.Release != m.To.Release {
@@ -228,13 +231,13 @@ func directPromotion(f store.FleetState, ref model.Ref, scope Scope, after model
 }
 
 // Taker is what decides which releases a scope takes.
-func Taker(ctx context.Context, s *store.Store, ref model.Ref, d store.Desires, scope Scope, a Author) (choice.Taker, error) {
-	return choice.Of(ctx, s.Releases, ref, a.Foreign, d.Default.Release, d.Target(scope).Release)
+func Taker(ctx context.Context, s *etcd.DB, ref model.Ref, d targets.Desires, scope Scope, a Author) (choice.Taker, error) {
+	return choice.Of(ctx, release.In(s), ref, a.Foreign, d.Default.Release, d.Target(scope).Release)
 }
 
 // Promote sets the target of a scope to a release. With an empty version, a role or node inherits its target again.
 // With a key, Promote repeats a target that is in force without a signed permit.
-func Promote(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, version string, a Author) (done Targets, err error) {
+func Promote(ctx context.Context, s *etcd.DB, ref model.Ref, scope Scope, version string, a Author) (done Targets, err error) {
 	err = Retry(func() error {
 		done, err = promote(ctx, s, ref, scope, version, a)
 		return err
@@ -242,7 +245,7 @@ func Promote(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, ve
 	return done, err
 }
 
-func promote(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, version string, a Author) (Targets, error) {
+func promote(ctx context.Context, s *etcd.DB, ref model.Ref, scope Scope, version string, a Author) (Targets, error) {
 	f, err := Find(ctx, s, ref, scope)
 	if err != nil {
 		return Targets{}, err
@@ -254,7 +257,7 @@ func promote(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, ve
 		if err != nil {
 			return Targets{}, err
 		}
-		r, err := taker.Resolve(ctx, s.Releases, version)
+		r, err := taker.Resolve(ctx, release.In(s), version)
 		if err != nil {
 			return Targets{}, err
 		}
@@ -267,12 +270,12 @@ func promote(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, ve
 	if before := f.Desires.Target(scope); before == after && f.Desires.Gate.Rollout == "" {
 		permitted := true
 		if a.Key != nil {
-			if permitted, err = s.Targets.Permitted(ctx, ref, f.Desires, scope, a.At); err != nil {
+			if permitted, err = targets.In(s).Permitted(ctx, ref, f.Desires, scope, a.At); err != nil {
 				return Targets{}, err
 			}
 		}
 		if permitted {
-			return Targets{Change: store.Change{Role: scope.Role, Node: scope.Node, Before: before, After: after}}, nil
+			return Targets{Change: targets.Change{Role: scope.Role, Node: scope.Node, Before: before, After: after}}, nil
 		}
 	}
 	if !a.Unsigned && Signers(f, scope) {
@@ -280,7 +283,7 @@ func promote(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, ve
 			return Targets{}, UnsignedError("promote "+after.Release, ref, fmt.Sprintf("sign the release: `pulley releases sign %s --sign-key FILE`", after.Release))
 		}
 		if a.Key == nil {
-			lower, err := s.Targets.Lowers(ctx, ref, f.Desires, scope, after, a.At)
+			lower, err := targets.In(s).Lowers(ctx, ref, f.Desires, scope, after, a.At)
 			if err != nil {
 				return Targets{}, err
 			}
@@ -292,7 +295,7 @@ func promote(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, ve
 	if err := directPromotion(f, ref, scope, after, a); err != nil {
 		return Targets{}, err
 	}
-	c, err := s.Targets.Promote(ctx, ref, f.Desires, scope, store.Promoted, after, a.Signing())
+	c, err := targets.In(s).Promote(ctx, ref, f.Desires, scope, targets.Promoted, after, a.Signing())
 	if err != nil {
 		return Targets{}, err
 	}

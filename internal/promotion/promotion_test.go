@@ -4,6 +4,8 @@ import (
 	"strings"
 	"testing"
 
+	"pulley/internal/desired/control"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/testbed/etcdtest"
 )
@@ -13,9 +15,9 @@ func TestFindRejectsRemovedNode(t *testing.T) {
 	t.Parallel()
 	_, s := etcdtest.FleetOfOne(t, "roles:\n  web: {cardinality: 1}\n")
 	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
-	err := s.Fleet.Register(ctx, "dev", model.Host{Node: "extra1", Role: "extra"})
+	err := fleet.In(s).Register(ctx, "dev", model.Host{Node: "extra1", Role: "extra"})
 	if err == nil {
-		err = s.Node.Report(ctx, model.Identity{Node: "removed1", Environment: "dev"}, model.Status{Node: "removed1"}, nil, nil)
+		err = control.In(s).Report(ctx, model.Identity{Node: "removed1", Environment: "dev"}, model.Status{Node: "removed1"}, nil, nil)
 	}
 	if err != nil {
 		t.Fatal(err)

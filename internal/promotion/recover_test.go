@@ -8,10 +8,12 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"pulley/internal/desired/control"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/model/refusal"
 	"pulley/internal/release/trust"
-	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -22,7 +24,7 @@ func TestRecoverNeverLowersTheEpoch(t *testing.T) {
 	server, s := etcdtest.FleetOfOne(t, "roles:\n  web: {cardinality: 2}\n")
 	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
 	const root = "/pulley/v1/environments/dev/"
-	a := Author{Author: store.Author{By: "ann", At: time.Now()}}
+	a := Author{Author: targets.Author{By: "ann", At: time.Now()}}
 	recovered := func(want ...model.Epoch) {
 		t.Helper()
 		done, err := Recover(ctx, s, dev, a.At.Add(time.Hour), false, a)
@@ -37,7 +39,7 @@ func TestRecoverNeverLowersTheEpoch(t *testing.T) {
 	reports := func(node string, epoch model.Epoch) {
 		t.Helper()
 		st := model.Status{Node: node, Role: "web", Signatures: &model.Signatures{State: model.SignaturesChecked, Statement: epoch}}
-		if err := s.Node.Report(ctx, model.Identity{Node: node, Environment: "dev"}, st, nil, nil); err != nil {
+		if err := control.In(s).Report(ctx, model.Identity{Node: node, Environment: "dev"}, st, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -50,9 +52,9 @@ func TestRecoverNeverLowersTheEpoch(t *testing.T) {
 	}
 	recovered() // nothing exists
 	for range 5 {
-		d, err := s.Targets.Desires(ctx, dev)
+		d, err := targets.In(s).Desires(ctx, dev)
 		if err == nil {
-			_, err = s.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, model.Target{}, a.Signing())
+			_, err = targets.In(s).Promote(ctx, dev, d, etcd.Scope{}, targets.Promoted, model.Target{}, a.Signing())
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -95,19 +97,19 @@ func TestRecoverAboveTheHighestEpoch(t *testing.T) {
 	t.Parallel()
 	server, s := etcdtest.FleetOfOne(t, "roles:\n  web: {cardinality: 2}\n")
 	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
-	a := Author{Author: store.Author{By: "ann", At: time.Now()}}
+	a := Author{Author: targets.Author{By: "ann", At: time.Now()}}
 	highest := model.Epoch(trust.MaxEpoch(a.At))
-	for _, scope := range []store.Scope{{}, {Role: "web"}} {
-		d, err := s.Targets.Desires(ctx, dev)
+	for _, scope := range []etcd.Scope{{}, {Role: "web"}} {
+		d, err := targets.In(s).Desires(ctx, dev)
 		if err == nil {
-			_, err = s.Targets.Promote(ctx, dev, d, scope, store.Promoted, model.Target{}, a.Signing())
+			_, err = targets.In(s).Promote(ctx, dev, d, scope, targets.Promoted, model.Target{}, a.Signing())
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 	st := model.Status{Node: "web1", Role: "web", Signatures: &model.Signatures{State: model.SignaturesChecked, Permit: highest}}
-	if err := s.Node.Report(ctx, model.Identity{Node: "web1", Environment: "dev"}, st, nil, nil); err != nil {
+	if err := control.In(s).Report(ctx, model.Identity{Node: "web1", Environment: "dev"}, st, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := server.Client().Put(ctx, "/pulley/v1/environments/dev/desired/roles/web", `{"v":1,"release":"9.0.0","tree":"x"}`); err != nil {
@@ -120,9 +122,9 @@ func TestRecoverAboveTheHighestEpoch(t *testing.T) {
 	if again, err := Recover(ctx, s, dev, a.At.Add(time.Hour), false, a); err != nil || len(again.Scopes) != 0 {
 		t.Errorf("recovered again %+v, %v", again.Scopes, err)
 	}
-	d, err := s.Targets.Desires(ctx, dev)
+	d, err := targets.In(s).Desires(ctx, dev)
 	if err == nil {
-		_, err = s.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, model.Target{}, a.Signing())
+		_, err = targets.In(s).Promote(ctx, dev, d, etcd.Scope{}, targets.Promoted, model.Target{}, a.Signing())
 	}
 	if err != nil {
 		t.Errorf("the next change: %v", err)
@@ -134,10 +136,10 @@ func TestForgedPermitHidesNoNode(t *testing.T) {
 	t.Parallel()
 	server, s := etcdtest.FleetOfOne(t, "roles:\n  web: {cardinality: 2}\n")
 	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
-	a := Author{Author: store.Author{By: "ann", At: time.Now()}}
-	d, err := s.Targets.Desires(ctx, dev)
+	a := Author{Author: targets.Author{By: "ann", At: time.Now()}}
+	d, err := targets.In(s).Desires(ctx, dev)
 	if err == nil {
-		_, err = s.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, model.Target{}, a.Signing())
+		_, err = targets.In(s).Promote(ctx, dev, d, etcd.Scope{}, targets.Promoted, model.Target{}, a.Signing())
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +156,7 @@ func TestForgedPermitHidesNoNode(t *testing.T) {
 		if refused {
 			st.Refusal = &model.Refusal{Error: refusal.Error{Code: refusal.DataTooOld}}
 		}
-		if err := s.Node.Report(ctx, model.Identity{Node: "web1", Environment: "dev"}, st, nil, nil); err != nil {
+		if err := control.In(s).Report(ctx, model.Identity{Node: "web1", Environment: "dev"}, st, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		done, err := Recover(ctx, s, dev, a.At.Add(time.Hour), true, a)

@@ -9,10 +9,11 @@ import (
 	"time"
 
 	"pulley/internal/data"
+	"pulley/internal/desired/control"
+	"pulley/internal/desired/targets"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
 	"pulley/internal/release/trust"
-	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -35,7 +36,7 @@ func TestRenewOnlyWhatIsInForce(t *testing.T) {
 		t.Fatal(err)
 	}
 	at, one := time.Now().UTC().Truncate(time.Second), "1"
-	author := promotion.Author{Author: store.Author{By: "ann", At: at}, Key: &trust.Key{File: file}}
+	author := promotion.Author{Author: targets.Author{By: "ann", At: at}, Key: &trust.Key{File: file}}
 	if _, err := data.EditLayer(ctx, s, dev, data.LayerEdit{Keys: []data.KeyEdit{{Key: "x", Value: &one}}}, author); err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +51,7 @@ func TestRenewOnlyWhatIsInForce(t *testing.T) {
 		{time.Hour, 1, ""},
 	} {
 		st := model.Status{Node: "web1", Signatures: &model.Signatures{State: model.SignaturesChecked, Statement: c.saw}}
-		if err := s.Node.Report(ctx, model.Identity{Node: "web1", Environment: "dev"}, st, nil, nil); err != nil {
+		if err := control.In(s).Report(ctx, model.Identity{Node: "web1", Environment: "dev"}, st, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 		author.At = at.Add(c.after)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // Undoing is a rollback of one scope's target: what it undoes, and what nodes get.
@@ -13,24 +15,24 @@ type Undoing struct {
 	Scope Scope
 	From  model.Target
 	To    model.Target
-	Undo  store.Change   // the oldest change that it undoes
-	All   []store.Change // changes in force that it undoes, newest first
-	Moves []Move         // affected registered nodes
-	Other *store.Change  // the newest change in force of another scope, if it is newer than Undo; it stays
+	Undo  targets.Change   // the oldest change that it undoes
+	All   []targets.Change // changes in force that it undoes, newest first
+	Moves []Move           // affected registered nodes
+	Other *targets.Change  // the newest change in force of another scope, if it is newer than Undo; it stays
 }
 
 // PlanRollback returns the rollback of a scope: of its newest change in force or, with an epoch, of all its changes after
 // that epoch. It returns nil if the epoch's target is in force already.
-func PlanRollback(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, to *model.Epoch) (*Undoing, error) {
+func PlanRollback(ctx context.Context, s *etcd.DB, ref model.Ref, scope Scope, to *model.Epoch) (*Undoing, error) {
 	_, u, err := planRollback(ctx, s, ref, scope, to)
 	return u, err
 }
 
-func planRollback(ctx context.Context, s *store.Store, ref model.Ref, scope Scope, to *model.Epoch) (f store.FleetState, u *Undoing, err error) {
+func planRollback(ctx context.Context, s *etcd.DB, ref model.Ref, scope Scope, to *model.Epoch) (f fleet.FleetState, u *Undoing, err error) {
 	if f, err = listed(ctx, s, ref, scope.Node); err != nil {
 		return f, nil, err
 	}
-	history, err := s.Targets.HistoryOf(ctx, ref, f.Desires)
+	history, err := targets.In(s).HistoryOf(ctx, ref, f.Desires)
 	if err != nil {
 		return f, nil, err
 	}
@@ -43,13 +45,13 @@ func planRollback(ctx context.Context, s *store.Store, ref model.Ref, scope Scop
 		return f, nil, nil
 	}
 	u.Moves = moves(f, scope, u.To)
-	u.All = store.InForce(history, scope, undo.Epoch)
+	u.All = targets.InForce(history, scope, undo.Epoch)
 	u.Other = newerElsewhere(history, *undo)
 	return f, u, nil
 }
 
 // undone returns the change that a rollback of a scope undoes; nil: the target of the epoch is in force.
-func undone(ref model.Ref, history []store.Change, scope Scope, to *model.Epoch) (*store.Change, error) {
+func undone(ref model.Ref, history []targets.Change, scope Scope, to *model.Epoch) (*targets.Change, error) {
 	if to != nil {
 		newest := model.Epoch(0)
 		if len(history) > 0 {
@@ -58,26 +60,26 @@ func undone(ref model.Ref, history []store.Change, scope Scope, to *model.Epoch)
 		if *to > newest {
 			return nil, fmt.Errorf("cannot roll %s back to epoch %d: its newest epoch is %d", ref, *to, newest)
 		}
-		if oldest := store.OldestReachable(history); *to < oldest {
+		if oldest := targets.OldestReachable(history); *to < oldest {
 			return nil, fmt.Errorf("cannot roll %s back to epoch %d: its history is kept from epoch %d on\npromote the release of that epoch instead", ref, *to, oldest)
 		}
-		if undo, ok := store.UndoTo(history, scope, *to); ok {
+		if undo, ok := targets.UndoTo(history, scope, *to); ok {
 			return &undo, nil
 		}
 		return nil, nil
 	}
-	if undo, ok := store.Undo(history, scope); ok {
+	if undo, ok := targets.Undo(history, scope); ok {
 		return &undo, nil
 	}
 	err := fmt.Errorf("cannot roll %s back: no change of %s is left to roll back", ref, scope)
-	if other := newerElsewhere(history, store.Change{Role: scope.Role, Node: scope.Node}); other != nil {
+	if other := newerElsewhere(history, targets.Change{Role: scope.Role, Node: scope.Node}); other != nil {
 		err = fmt.Errorf("%w\nthe newest change is of %s: `pulley rollback -e %s%s` rolls that back", err, other.Scope(), ref, Flags(other.Scope()))
 	}
 	return nil, err
 }
 
 // newerElsewhere returns the newest change in force of another scope, if it is newer than a change.
-func newerElsewhere(history []store.Change, than store.Change) *store.Change {
+func newerElsewhere(history []targets.Change, than targets.Change) *targets.Change {
 	for _, c := range history {
 		if c.Epoch <= than.Epoch {
 			return nil
@@ -85,7 +87,7 @@ func newerElsewhere(history []store.Change, than store.Change) *store.Change {
 		if c.Scope() == than.Scope() {
 			continue
 		}
-		if undo, ok := store.Undo(history, c.Scope()); ok && undo.Epoch == c.Epoch {
+		if undo, ok := targets.Undo(history, c.Scope()); ok && undo.Epoch == c.Epoch {
 			return &c
 		}
 	}
@@ -105,7 +107,7 @@ func Flags(s Scope) string {
 
 // Rollback carries out a planned rollback. It refuses one that other changes have overtaken: the operator confirmed
 // another one.
-func Rollback(ctx context.Context, s *store.Store, ref model.Ref, planned Undoing, to *model.Epoch, a Author) (done Targets, err error) {
+func Rollback(ctx context.Context, s *etcd.DB, ref model.Ref, planned Undoing, to *model.Epoch, a Author) (done Targets, err error) {
 	err = Retry(func() error {
 		f, u, err := planRollback(ctx, s, ref, planned.Scope, to)
 		if err != nil {
@@ -121,7 +123,7 @@ func Rollback(ctx context.Context, s *store.Store, ref model.Ref, planned Undoin
 				by.Why = fmt.Sprintf("rolls back to epoch %d", *to)
 			}
 		}
-		c, err := s.Targets.Rollback(ctx, ref, f.Desires, u.Undo, by)
+		c, err := targets.In(s).Rollback(ctx, ref, f.Desires, u.Undo, by)
 		done = made(f, c)
 		return err
 	})

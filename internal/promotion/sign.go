@@ -8,10 +8,12 @@ import (
 	"slices"
 	"time"
 
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/release/trust"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // ErrChangedSince means that a statement cannot be renewed, because the targets in etcd are not those that it names.
@@ -32,19 +34,19 @@ type Signed struct {
 
 // Sign signs a statement of the targets in force. With off, it ends the demand of nodes for one. With signers, it only
 // renews: the present statement must be authentic, and must name exactly the targets in force.
-func Sign(ctx context.Context, s *store.Store, ref model.Ref, off bool, signers *trust.Signers, a Author) (st Signed, err error) {
-	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
+func Sign(ctx context.Context, s *etcd.DB, ref model.Ref, off bool, signers *trust.Signers, a Author) (st Signed, err error) {
+	if _, err := fleet.FindEnvironment(ctx, specs.In(s), ref); err != nil {
 		return st, err
 	}
-	kind := store.Anew
+	kind := targets.Anew
 	switch {
 	case off:
-		kind = store.Off
+		kind = targets.Off
 	case signers != nil:
-		kind = store.Renew
+		kind = targets.Renew
 	}
 	err = Retry(func() error {
-		d, err := s.Targets.Desires(ctx, ref)
+		d, err := targets.In(s).Desires(ctx, ref)
 		if err == nil && signers != nil {
 			err = renewable(ctx, s, ref, d, signers, a)
 		}
@@ -58,7 +60,7 @@ func Sign(ctx context.Context, s *store.Store, ref model.Ref, off bool, signers 
 				st.New = append(st.New, Restated{scope, was.Target(scope), d.Target(scope)})
 			}
 		}
-		st.Statement, err = s.Targets.State(ctx, ref, d, kind, a.Signing(), func(ending trust.SignedStatement) error {
+		st.Statement, err = targets.In(s).State(ctx, ref, d, kind, a.Signing(), func(ending trust.SignedStatement) error {
 			if err := signers.Authentic(ending, ref.String(), a.At); err != nil {
 				return err
 			}
@@ -70,7 +72,7 @@ func Sign(ctx context.Context, s *store.Store, ref model.Ref, off bool, signers 
 }
 
 // renewable refuses a statement that only a signer may sign: an old one that somebody put back would stay in force.
-func renewable(ctx context.Context, s *store.Store, ref model.Ref, d store.Desires, signers *trust.Signers, a Author) error {
+func renewable(ctx context.Context, s *etcd.DB, ref model.Ref, d targets.Desires, signers *trust.Signers, a Author) error {
 	if d.Statement == nil {
 		return fmt.Errorf("there is none to renew\na signer signs the first one: `pulley sign -e %s --sign-key FILE`", ref)
 	}
@@ -84,12 +86,12 @@ func renewable(ctx context.Context, s *store.Store, ref model.Ref, d store.Desir
 	if err := inTime(*d.Statement, a.At, remedy); err != nil {
 		return err
 	}
-	f, err := s.Fleet.State(ctx, ref)
+	f, err := fleet.In(s).State(ctx, ref)
 	if err != nil {
 		return err
 	}
 	for _, node := range slices.Sorted(maps.Keys(f.Hosts)) {
-		if sig := f.Statuses[node].Signatures; sig != nil && int64(sig.Statement) > d.Statement.Epoch && store.PlausibleEpoch(sig.Statement, a.At) {
+		if sig := f.Statuses[node].Signatures; sig != nil && int64(sig.Statement) > d.Statement.Epoch && targets.PlausibleEpoch(sig.Statement, a.At) {
 			return fmt.Errorf("it is of epoch %d, and node %s saw one of epoch %d\n%s", d.Statement.Epoch, node, sig.Statement, remedy)
 		}
 	}
@@ -113,8 +115,8 @@ func inTime(st trust.SignedStatement, now time.Time, remedy string) error {
 
 // Restate signs a statement after a recovery, if the environment demands one. Without a key it signs nothing, and reports
 // that the statement is missing.
-func Restate(ctx context.Context, s *store.Store, ref model.Ref, a Author) (st Signed, missing bool, err error) {
-	e, err := fleet.FindEnvironment(ctx, s.Environments, ref)
+func Restate(ctx context.Context, s *etcd.DB, ref model.Ref, a Author) (st Signed, missing bool, err error) {
+	e, err := fleet.FindEnvironment(ctx, specs.In(s), ref)
 	if err != nil || e.Statement == 0 || a.Key == nil {
 		return st, err == nil && e.Statement != 0, err
 	}

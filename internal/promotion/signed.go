@@ -8,13 +8,14 @@ import (
 	"slices"
 
 	"pulley/environments"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // Signers reports whether the stored environment requires signatures, or gives allowed signers to nodes of a scope: these
 // nodes refuse everything unsigned.
-func Signers(f store.FleetState, scope Scope) bool {
+func Signers(f fleet.FleetState, scope Scope) bool {
 	e := f.Spec
 	if e == nil || e.Signatures == model.SignaturesRequired {
 		return e != nil
@@ -32,7 +33,7 @@ func UnsignedError(doing string, ref model.Ref, remedy string) error {
 
 // CheckUnsigned refuses to publish an unsigned release if the nodes of any environment would refuse it. An environment
 // that is unreadable does not count.
-func CheckUnsigned(ctx context.Context, s *store.Environments, version string) error {
+func CheckUnsigned(ctx context.Context, s *specs.Environments, version string) error {
 	names, err := s.List(ctx)
 	if err != nil {
 		return err
@@ -46,7 +47,7 @@ func CheckUnsigned(ctx context.Context, s *store.Environments, version string) e
 		switch {
 		case errors.Is(err, model.ErrUnreachable):
 			return err
-		case err == nil && Signers(store.FleetState{Spec: e}, Scope{}):
+		case err == nil && Signers(fleet.FleetState{Spec: e}, Scope{}):
 			return UnsignedError("publish "+version, ref, "give --sign-key FILE")
 		}
 	}

@@ -10,11 +10,12 @@ import (
 	"time"
 
 	"pulley/internal/desired"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/release"
 	"pulley/internal/release/trust"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // Version is one version of pulley-agent that is published, wanted or running.
@@ -57,9 +58,9 @@ func wants(ref model.Ref, w desired.AgentWish) []Want {
 }
 
 // Versions combines the published, wanted and running versions, the newest first.
-func Versions(ctx context.Context, s *store.Store) ([]Version, error) {
+func Versions(ctx context.Context, s *etcd.DB) ([]Version, error) {
 	var problems []error
-	published, err := s.Releases.Agents(ctx)
+	published, err := release.In(s).Agents(ctx)
 	if errors.As(err, new(*release.UnreadableReleases)) {
 		problems = append(problems, err)
 	} else if err != nil {
@@ -80,7 +81,7 @@ func Versions(ctx context.Context, s *store.Store) ([]Version, error) {
 			v.Platforms = append(v.Platforms, Platform{name, p.SHA256, p.Size, p.Stored()})
 		}
 	}
-	names, err := s.Environments.List(ctx)
+	names, err := specs.In(s).List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -89,10 +90,10 @@ func Versions(ctx context.Context, s *store.Store) ([]Version, error) {
 		if err != nil {
 			continue // it can have no nodes
 		}
-		w, _, err := s.Fleet.AgentWish(ctx, ref)
-		var f store.FleetState
+		w, _, err := fleet.In(s).AgentWish(ctx, ref)
+		var f fleet.FleetState
 		if err == nil {
-			f, err = s.Fleet.State(ctx, ref)
+			f, err = fleet.In(s).State(ctx, ref)
 		}
 		if err != nil { // the agents of the others are shown
 			problems = append(problems, fmt.Errorf("cannot read the agents of %s: %w", ref, err))
@@ -134,15 +135,15 @@ type NodeVersion struct {
 }
 
 // VersionsOf returns the wanted and the running agents of an environment.
-func VersionsOf(ctx context.Context, s *store.Store, ref model.Ref) (FleetVersions, error) {
-	if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
+func VersionsOf(ctx context.Context, s *etcd.DB, ref model.Ref) (FleetVersions, error) {
+	if _, err := fleet.FindEnvironment(ctx, specs.In(s), ref); err != nil {
 		return FleetVersions{}, err
 	}
-	w, _, err := s.Fleet.AgentWish(ctx, ref)
+	w, _, err := fleet.In(s).AgentWish(ctx, ref)
 	if err != nil {
 		return FleetVersions{}, err
 	}
-	f, err := s.Fleet.State(ctx, ref)
+	f, err := fleet.In(s).State(ctx, ref)
 	if err != nil {
 		return FleetVersions{}, err
 	}
@@ -156,7 +157,7 @@ func VersionsOf(ctx context.Context, s *store.Store, ref model.Ref) (FleetVersio
 	return v, nil
 }
 
-func versionOf(name string, f store.FleetState) NodeVersion {
+func versionOf(name string, f fleet.FleetState) NodeVersion {
 	st, reported := f.Statuses[name]
 	v := NodeVersion{Node: name, Runs: release.PlainVersion(st.Version)}
 	v.Wanted = f.Desired(cmp.Or(f.Hosts[name].Role, st.Role), name).WantedAgent().Version

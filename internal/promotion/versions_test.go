@@ -4,8 +4,9 @@ import (
 	"testing"
 
 	"pulley/internal/desired"
+	"pulley/internal/desired/targets"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // An operator must see which nodes do not run the wanted agent, and why.
@@ -26,7 +27,7 @@ func TestVersionOfNode(t *testing.T) {
 		"its role wants another":        {status: &model.Status{Version: "1.1.0", Role: "compute"}, wish: w, want: NodeVersion{Runs: "1.1.0", Wanted: "1.2.0", Phase: model.UpgradeWaiting}},
 		"no version is wanted":          {status: &model.Status{Version: "1.0.0", Agent: dropped}, want: NodeVersion{Runs: "1.0.0"}},
 	} {
-		f := store.FleetState{Statuses: map[string]model.Status{}, Desires: store.Desires{Agents: c.wish}}
+		f := fleet.FleetState{Statuses: map[string]model.Status{}, Desires: targets.Desires{Agents: c.wish}}
 		if c.status != nil {
 			f.Statuses["n1"] = *c.status
 		}

@@ -12,12 +12,14 @@ import (
 	"time"
 
 	"pulley/hieradata"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/release/mirror"
 	"pulley/internal/release/trust"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // Problem is the problem of a value in etcd.
@@ -123,8 +125,8 @@ type Trust struct {
 
 // Verify checks the values of these releases in etcd like a node does, each value once. Without versions it checks all
 // releases, all programs of the agent, unused objects, and live data. Signatures may be nil.
-func Verify(ctx context.Context, s *store.Store, versions []string, signatures *Trust, r Reporter) (Audit, error) {
-	releases, err := releasesOf(ctx, s.Releases, versions)
+func Verify(ctx context.Context, s *etcd.DB, versions []string, signatures *Trust, r Reporter) (Audit, error) {
+	releases, err := releasesOf(ctx, release.In(s), versions)
 	var unreadable *release.UnreadableReleases
 	if err != nil && !errors.As(err, &unreadable) {
 		return Audit{}, err
@@ -134,7 +136,7 @@ func Verify(ctx context.Context, s *store.Store, versions []string, signatures *
 		x, y := a.Content.Chain, b.Content.Chain
 		return cmp.Or(strings.Compare(x.Line, y.Line), cmp.Compare(x.Seq, y.Seq))
 	})
-	a := &audit{store: s, trust: signatures, r: r, byKey: map[string]*Finding{}, checked: map[string]bool{}, cache: map[string][]byte{}}
+	a := &audit{db: s, trust: signatures, r: r, byKey: map[string]*Finding{}, checked: map[string]bool{}, cache: map[string][]byte{}}
 	a.Findings = []*Finding{}
 	if unreadable != nil {
 		for i, version := range unreadable.Versions {
@@ -162,7 +164,7 @@ func Verify(ctx context.Context, s *store.Store, versions []string, signatures *
 	return a.Audit, nil
 }
 
-// releasesOf reads these releases, each once; without versions, all releases. Like store.Releases, it returns the
+// releasesOf reads these releases, each once; without versions, all releases. Like the list of all, it returns the
 // readable releases together with *release.UnreadableReleases.
 func releasesOf(ctx context.Context, s *release.Releases, versions []string) ([]release.SignedRelease, error) {
 	if len(versions) == 0 {
@@ -175,7 +177,7 @@ func releasesOf(ctx context.Context, s *release.Releases, versions []string) ([]
 			continue
 		}
 		r, err := s.Get(ctx, version)
-		var one *store.UnreadableError
+		var one *etcd.UnreadableError
 		switch {
 		case errors.As(err, &one):
 			unreadable.Versions, unreadable.Errors = append(unreadable.Versions, version), append(unreadable.Errors, err)
@@ -197,7 +199,7 @@ const maxAuditCache = 64 << 20
 // audit is a running Verify. It is a content.Source that checks and counts each value once.
 type audit struct {
 	Audit
-	store   *store.Store
+	db      *etcd.DB
 	trust   *Trust
 	r       Reporter
 	subject string
@@ -242,7 +244,7 @@ func (a *audit) signature(ns trust.Namespace, key string, record, signatures []b
 func (a *audit) unreadable(version string, err error) {
 	a.Releases++
 	detail := err.Error()
-	var unreadable *store.UnreadableError
+	var unreadable *etcd.UnreadableError
 	if errors.As(err, &unreadable) {
 		detail = unreadable.Problem
 	}
@@ -261,7 +263,7 @@ func (a *audit) Object(ctx context.Context, hash string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	read := func() ([]byte, error) { return a.store.Releases.Object(ctx, hash) }
+	read := func() ([]byte, error) { return release.In(a.db).Object(ctx, hash) }
 	return a.read(ctx, key, &a.Objects, read, func(b []byte) bool { return content.HashOf(b) == hash })
 }
 
@@ -284,7 +286,7 @@ func (a *audit) delta(ctx context.Context, line string, seq int64, want *content
 		return nil, err
 	}
 	return a.read(ctx, key, &a.DeltaCount, func() ([]byte, error) {
-		one, err := a.store.Releases.Deltas(ctx, line, seq, seq)
+		one, err := release.In(a.db).Deltas(ctx, line, seq, seq)
 		if err != nil {
 			return nil, err
 		}
@@ -306,7 +308,7 @@ func (a *audit) read(ctx context.Context, key string, count *int, read func() ([
 		switch {
 		case fatal(ctx, err):
 			return nil, err
-		case errors.Is(err, store.ErrNotFound):
+		case errors.Is(err, etcd.ErrNotFound):
 			a.find(key, Missing, "", "")
 			return nil, errFound
 		case err != nil:
@@ -406,11 +408,11 @@ func (a *audit) release(ctx context.Context, r release.SignedRelease) error {
 // shortcut checks the delta to a release with its own base. An installation does not need this delta, and a prune may
 // have removed it.
 func (a *audit) shortcut(ctx context.Context, chain content.Chain) error {
-	_, err := a.store.Releases.Deltas(ctx, chain.Line, chain.Seq, chain.Seq)
+	_, err := release.In(a.db).Deltas(ctx, chain.Line, chain.Seq, chain.Seq)
 	switch {
 	case fatal(ctx, err):
 		return err
-	case errors.Is(err, store.ErrNotFound):
+	case errors.Is(err, etcd.ErrNotFound):
 		return nil
 	}
 	if _, err := a.delta(ctx, chain.Line, chain.Seq, chain.Delta); fatal(ctx, err) {
@@ -422,7 +424,7 @@ func (a *audit) shortcut(ctx context.Context, chain content.Chain) error {
 // unused checks the objects that no release uses: leftovers, and objects of a running publish.
 func (a *audit) unused(ctx context.Context) error {
 	var rest []string
-	err := a.store.Releases.Objects(ctx, func(hash string) error {
+	err := release.In(a.db).Objects(ctx, func(hash string) error {
 		if !a.checked["content/"+hash] && a.byKey["content/"+hash] == nil {
 			rest = append(rest, hash)
 		}
@@ -445,7 +447,7 @@ func (a *audit) unused(ctx context.Context) error {
 
 // programs reads the complete programs of all versions of pulley-agent.
 func (a *audit) programs(ctx context.Context) error {
-	all, err := a.store.Releases.Agents(ctx)
+	all, err := release.In(a.db).Agents(ctx)
 	var unreadable *release.UnreadableReleases
 	if errors.As(err, &unreadable) {
 		for i, version := range unreadable.Versions {
@@ -468,7 +470,7 @@ func (a *audit) programs(ctx context.Context) error {
 
 // data checks the generations of live data in the history and the targets of each environment, and their layers.
 func (a *audit) data(ctx context.Context) error {
-	names, err := a.store.Environments.List(ctx)
+	names, err := specs.In(a.db).List(ctx)
 	if err != nil {
 		return err
 	}
@@ -478,7 +480,7 @@ func (a *audit) data(ctx context.Context) error {
 			continue // not a key of Pulley
 		}
 		err = a.dataOf(ctx, ref)
-		if errors.As(err, new(*store.UnreadableError)) { // it stops the check of no others
+		if errors.As(err, new(*etcd.UnreadableError)) { // it stops the check of no others
 			a.find("environments/"+name, Unreadable, err.Error(), "run `pulley doctor`: it names the command that deletes the key")
 		} else if err != nil {
 			return err
@@ -488,20 +490,20 @@ func (a *audit) data(ctx context.Context) error {
 }
 
 func (a *audit) dataOf(ctx context.Context, ref model.Ref) error {
-	digests, wanted, err := generationsOf(ctx, a.store, ref)
+	digests, wanted, err := generationsOf(ctx, a.db, ref)
 	if err != nil {
 		return err
 	}
 	layers := map[string]bool{}
 	for _, n := range slices.Sorted(maps.Keys(digests)) {
 		key := fmt.Sprintf("environments/%s/data/generations/%012d", ref, n)
-		g, err := a.store.Targets.Generation(ctx, ref.String(), n)
+		g, err := targets.In(a.db).Generation(ctx, ref.String(), n)
 		switch {
 		case fatal(ctx, err):
 			return err
-		case errors.Is(err, store.ErrNotFound) && !wanted[n]:
+		case errors.Is(err, etcd.ErrNotFound) && !wanted[n]:
 			continue // pruned
-		case errors.Is(err, store.ErrNotFound):
+		case errors.Is(err, etcd.ErrNotFound):
 			a.find(key, Missing, "", "")
 			continue
 		case err != nil:
@@ -522,11 +524,11 @@ func (a *audit) dataOf(ctx context.Context, ref model.Ref) error {
 	}
 	for digest := range layers {
 		key := fmt.Sprintf("environments/%s/data/layers/%s", ref, digest)
-		b, err := a.store.Targets.Layer(ctx, ref.String(), digest)
+		b, err := targets.In(a.db).Layer(ctx, ref.String(), digest)
 		switch {
 		case fatal(ctx, err):
 			return err
-		case errors.Is(err, store.ErrNotFound):
+		case errors.Is(err, etcd.ErrNotFound):
 			a.find(key, Missing, "", "")
 		case err != nil:
 			a.find(key, Unreadable, err.Error(), "")
@@ -541,12 +543,12 @@ func (a *audit) dataOf(ctx context.Context, ref model.Ref) error {
 
 // generationsOf returns the digests of the generations in an environment's history and targets, and the generations
 // that a target uses now.
-func generationsOf(ctx context.Context, s *store.Store, ref model.Ref) (digests map[model.Generation]string, wanted map[model.Generation]bool, err error) {
-	d, err := s.Targets.Desires(ctx, ref)
+func generationsOf(ctx context.Context, s *etcd.DB, ref model.Ref) (digests map[model.Generation]string, wanted map[model.Generation]bool, err error) {
+	d, err := targets.In(s).Desires(ctx, ref)
 	if err != nil {
 		return nil, nil, err
 	}
-	history, err := s.Targets.HistoryOf(ctx, ref, d)
+	history, err := targets.In(s).HistoryOf(ctx, ref, d)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -8,9 +8,9 @@ import (
 	"fmt"
 	"strconv"
 
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/release/content"
-	"pulley/internal/store"
 )
 
 // Step is the current step of a long operation.
@@ -157,7 +157,7 @@ const maxTries = 5
 // retry repeats an operation that lost a race against another operator. Each attempt reads again.
 func retry(do func() error) error {
 	for range maxTries - 1 {
-		if err := do(); !errors.Is(err, store.ErrConflict) {
+		if err := do(); !errors.Is(err, etcd.ErrConflict) {
 			return err
 		}
 	}

@@ -10,10 +10,10 @@ import (
 	"path/filepath"
 
 	"pulley/internal/bounded"
+	"pulley/internal/etcd"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/release/mirror"
-	"pulley/internal/store"
 )
 
 // Mirrored is the result of ExportMirror.
@@ -109,7 +109,7 @@ func (m *mirrorFolder) release(ctx context.Context, s *release.Releases, r relea
 	}
 	// The release has its own base. Its delta is for nodes on the previous release, and a prune may have removed it.
 	if chain.Delta != nil && r.Content.Base.Seq == chain.Seq {
-		if err := m.delta(ctx, s, r, chain.Seq); !errors.Is(err, store.ErrNotFound) {
+		if err := m.delta(ctx, s, r, chain.Seq); !errors.Is(err, etcd.ErrNotFound) {
 			return err
 		}
 	}

@@ -7,10 +7,12 @@ import (
 	"slices"
 	"time"
 
+	"pulley/internal/etcd"
+	"pulley/internal/etcd/cluster"
 	"pulley/internal/model"
+	"pulley/internal/publish/prune"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
-	"pulley/internal/store"
 )
 
 // The defaults of PruneOptions.
@@ -30,7 +32,7 @@ type PruneOptions struct {
 
 // PrunePlan lists the values that a prune removes. PlanPrune creates it, ApplyPrune executes it.
 type PrunePlan struct {
-	store.PruneSet
+	prune.PruneSet
 	Bytes int64         `json:"bytes"` // of all their values
 	Kept  []KeptRelease `json:"kept"`  // lowest version first
 
@@ -42,7 +44,7 @@ type PrunePlan struct {
 // KeptReason is the reason to keep a release.
 type KeptReason string
 
-// The reasons. Releases in use have a store.UseKind: desired, assigned, enforced, last_good, next, tried.
+// The reasons. Releases in use have a prune.UseKind: desired, assigned, enforced, last_good, next, tried.
 const (
 	KeptRollback KeptReason = "rollback" // the change with this epoch can be rolled back to it
 	KeptHighest  KeptReason = "highest"  // its place among the highest versions
@@ -62,17 +64,17 @@ type KeptRelease struct {
 // String returns the reason as a sentence.
 func (k KeptRelease) String() string {
 	switch k.Reason {
-	case KeptReason(store.UseDesired):
+	case KeptReason(prune.UseDesired):
 		return fmt.Sprintf("it is the target of %s in %s", k.Scope, k.Environment)
-	case KeptReason(store.UseAssigned):
+	case KeptReason(prune.UseAssigned):
 		return fmt.Sprintf("a rollout assigned it to %s of %s", k.Scope, k.Environment)
-	case KeptReason(store.UseEnforced):
+	case KeptReason(prune.UseEnforced):
 		return fmt.Sprintf("%s of %s enforces it", k.Scope, k.Environment)
-	case KeptReason(store.UseLastGood):
+	case KeptReason(prune.UseLastGood):
 		return fmt.Sprintf("it is the last good release of %s of %s", k.Scope, k.Environment)
-	case KeptReason(store.UseNext):
+	case KeptReason(prune.UseNext):
 		return fmt.Sprintf("%s of %s is about to take it", k.Scope, k.Environment)
-	case KeptReason(store.UseTried):
+	case KeptReason(prune.UseTried):
 		return fmt.Sprintf("%s of %s tries it", k.Scope, k.Environment)
 	case KeptRollback:
 		return fmt.Sprintf("epoch %d of %s can be rolled back to it", k.Epoch, k.Environment)
@@ -91,7 +93,7 @@ func (p PrunePlan) Empty() bool {
 
 // PlanPrune finds unused values. It removes nothing. For an unreadable value it returns an error with the key, because
 // the values that it uses are unknown.
-func PlanPrune(ctx context.Context, s *store.Store, o PruneOptions, now time.Time) (PrunePlan, error) {
+func PlanPrune(ctx context.Context, s *etcd.DB, o PruneOptions, now time.Time) (PrunePlan, error) {
 	fail := func(err error) (PrunePlan, error) { return PrunePlan{}, fmt.Errorf("cannot plan a prune: %w", err) }
 	o, err := o.filled()
 	if err != nil {
@@ -101,7 +103,7 @@ func PlanPrune(ctx context.Context, s *store.Store, o PruneOptions, now time.Tim
 	if err != nil {
 		return fail(err)
 	}
-	if p.sizes, err = s.Prunes.PruneSizes(ctx, p.PruneSet); err != nil {
+	if p.sizes, err = prune.In(s).PruneSizes(ctx, p.PruneSet); err != nil {
 		return fail(err)
 	}
 	for _, size := range p.sizes {
@@ -110,19 +112,19 @@ func PlanPrune(ctx context.Context, s *store.Store, o PruneOptions, now time.Tim
 	return p, nil
 }
 
-func readAndPlan(ctx context.Context, s *store.Store, o PruneOptions, now time.Time) (PrunePlan, store.PruneFacts, error) {
-	facts, err := s.Prunes.PruneFacts(ctx)
+func readAndPlan(ctx context.Context, s *etcd.DB, o PruneOptions, now time.Time) (PrunePlan, prune.PruneFacts, error) {
+	facts, err := prune.In(s).PruneFacts(ctx)
 	if err != nil {
 		return PrunePlan{}, facts, err
 	}
-	p, err := planPrune(facts, o, now, func(r content.Record) ([]content.Object, error) { return content.References(ctx, s.Releases, r) })
+	p, err := planPrune(facts, o, now, func(r content.Record) ([]content.Object, error) { return content.References(ctx, release.In(s), r) })
 	return p, facts, err
 }
 
 // ApplyPrune removes the values of the plan that are still unused, and compacts etcd. It returns the size of the
 // removed values, also with an error. It blocks publishing, but not promotions and rollbacks.
-func ApplyPrune(ctx context.Context, s *store.Store, plan PrunePlan) (freed int64, err error) {
-	under, err := s.Prunes.BeginPrune(ctx, plan.options.By)
+func ApplyPrune(ctx context.Context, s *etcd.DB, plan PrunePlan) (freed int64, err error) {
+	under, err := prune.In(s).BeginPrune(ctx, plan.options.By)
 	if err != nil {
 		return 0, err
 	}
@@ -135,7 +137,7 @@ func ApplyPrune(ctx context.Context, s *store.Store, plan PrunePlan) (freed int6
 	})
 	err = errors.Join(err, under.Close())
 	if freed > 0 {
-		err = errors.Join(err, s.Cluster.Compact(ctx))
+		err = errors.Join(err, cluster.In(s).Compact(ctx))
 	}
 	if err != nil {
 		return freed, fmt.Errorf("cannot complete the prune: %w", err)
@@ -144,8 +146,8 @@ func ApplyPrune(ctx context.Context, s *store.Store, plan PrunePlan) (freed int6
 }
 
 // both returns the values that are in two sets.
-func both(a, b store.PruneSet) store.PruneSet {
-	return store.PruneSet{
+func both(a, b prune.PruneSet) prune.PruneSet {
+	return prune.PruneSet{
 		Releases: common(a.Releases, b.Releases), Deltas: common(a.Deltas, b.Deltas), Objects: common(a.Objects, b.Objects),
 		Generations: common(a.Generations, b.Generations), Layers: common(a.Layers, b.Layers),
 	}
@@ -174,9 +176,9 @@ func (o PruneOptions) filled() (PruneOptions, error) {
 }
 
 // planPrune selects the values to remove. References returns the objects of a release's base; its error stops the plan.
-func planPrune(f store.PruneFacts, o PruneOptions, now time.Time, references func(content.Record) ([]content.Object, error)) (PrunePlan, error) {
-	p := PrunePlan{options: o, now: now, Kept: []KeptRelease{}, PruneSet: store.PruneSet{
-		Releases: []string{}, Deltas: []release.DeltaKey{}, Objects: []string{}, Generations: []store.GenerationKey{}, Layers: []store.LayerKey{},
+func planPrune(f prune.PruneFacts, o PruneOptions, now time.Time, references func(content.Record) ([]content.Object, error)) (PrunePlan, error) {
+	p := PrunePlan{options: o, now: now, Kept: []KeptRelease{}, PruneSet: prune.PruneSet{
+		Releases: []string{}, Deltas: []release.DeltaKey{}, Objects: []string{}, Generations: []prune.GenerationKey{}, Layers: []prune.LayerKey{},
 	}}
 	kept := map[string]KeptRelease{} // by version
 	keep := func(k KeptRelease) {
@@ -220,7 +222,7 @@ type need struct {
 }
 
 // needed lists the targets in use and the targets of possible rollbacks.
-func needed(e store.PruneEnvironment, o PruneOptions, now time.Time) []need {
+func needed(e prune.PruneEnvironment, o PruneOptions, now time.Time) []need {
 	var all []need
 	for _, u := range e.Uses {
 		all = append(all, need{KeptRelease{Version: u.Target.Release, Reason: KeptReason(u.Kind), Environment: e.Name, Scope: u.Scope.String()}, u.Target.Data})
@@ -240,7 +242,7 @@ func needed(e store.PruneEnvironment, o PruneOptions, now time.Time) []need {
 
 // planData keeps the needed and the young generations with their layers, and the newest generation, which determines the next number.
 // The history does not name a generation whose rollout never completed.
-func (p *PrunePlan) planData(e store.PruneEnvironment, needed map[model.Generation]bool) {
+func (p *PrunePlan) planData(e prune.PruneEnvironment, needed map[model.Generation]bool) {
 	last := model.Generation(0)
 	for _, g := range e.Generations {
 		last = max(last, model.Generation(g.Number))
@@ -248,7 +250,7 @@ func (p *PrunePlan) planData(e store.PruneEnvironment, needed map[model.Generati
 	layers := map[string]bool{}
 	for _, g := range e.Generations {
 		if n := model.Generation(g.Number); n != last && !needed[n] && p.now.Sub(g.At) > p.options.History {
-			p.Generations = append(p.Generations, store.GenerationKey{Environment: e.Name, Number: n})
+			p.Generations = append(p.Generations, prune.GenerationKey{Environment: e.Name, Number: n})
 			continue
 		}
 		for _, digest := range g.Layers {
@@ -257,7 +259,7 @@ func (p *PrunePlan) planData(e store.PruneEnvironment, needed map[model.Generati
 	}
 	for _, digest := range e.Layers {
 		if !layers[digest] {
-			p.Layers = append(p.Layers, store.LayerKey{Environment: e.Name, Digest: digest})
+			p.Layers = append(p.Layers, prune.LayerKey{Environment: e.Name, Digest: digest})
 		}
 	}
 }
@@ -282,7 +284,7 @@ func (p *PrunePlan) planDeltas(deltas []release.DeltaKey, kept []release.SignedR
 }
 
 // planObjects keeps the objects in the bases of kept releases and in all programs of the agent.
-func (p *PrunePlan) planObjects(f store.PruneFacts, kept []release.SignedRelease, references func(content.Record) ([]content.Object, error)) error {
+func (p *PrunePlan) planObjects(f prune.PruneFacts, kept []release.SignedRelease, references func(content.Record) ([]content.Object, error)) error {
 	needed, looked := map[string]bool{}, map[string]bool{}
 	for _, r := range kept {
 		index := r.Content.Base.Index.Hash

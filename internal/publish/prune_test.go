@@ -9,10 +9,11 @@ import (
 	"time"
 
 	"pulley/hieradata"
+	"pulley/internal/desired/targets"
 	"pulley/internal/model"
+	"pulley/internal/publish/prune"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
-	"pulley/internal/store"
 )
 
 var planned = time.Date(2026, 5, 4, 12, 0, 0, 0, time.UTC)
@@ -59,45 +60,45 @@ func TestPrunePlanKeepsNeededReleases(t *testing.T) {
 	generation := func(n int64, layer string) hieradata.Generation {
 		return hieradata.Generation{Number: n, Layers: map[hieradata.Layer]string{hieradata.Common: layer}}
 	}
-	data := store.PruneEnvironment{Name: "dev", Generations: []hieradata.Generation{generation(1, "a"), generation(2, "b"), generation(3, "a")}, Layers: []string{"a", "b", "c"}}
-	with := func(f store.PruneEnvironment, uses []store.Use, history ...store.Change) []store.PruneEnvironment {
+	data := prune.PruneEnvironment{Name: "dev", Generations: []hieradata.Generation{generation(1, "a"), generation(2, "b"), generation(3, "a")}, Layers: []string{"a", "b", "c"}}
+	with := func(f prune.PruneEnvironment, uses []prune.Use, history ...targets.Change) []prune.PruneEnvironment {
 		f.Uses, f.History = uses, history
-		return []store.PruneEnvironment{f}
+		return []prune.PruneEnvironment{f}
 	}
-	old := func(epoch model.Epoch, days int, before, after model.Target) store.Change {
-		return store.Change{Epoch: epoch, Before: before, After: after, At: planned.AddDate(0, 0, -days)}
+	old := func(epoch model.Epoch, days int, before, after model.Target) targets.Change {
+		return targets.Change{Epoch: epoch, Before: before, After: after, At: planned.AddDate(0, 0, -days)}
 	}
-	rolled := store.Change{Epoch: 2, Rollout: &store.Started{Target: to("", 1)}, At: planned.AddDate(-1, 0, 0)}
+	rolled := targets.Change{Epoch: 2, Rollout: &targets.Started{Target: to("", 1)}, At: planned.AddDate(-1, 0, 0)}
 	young := data
 	young.Generations = slices.Clone(data.Generations)
 	young.Generations[1].At = planned.Add(-time.Hour)
 	few := PruneOptions{Changes: 1, History: 24 * time.Hour}
 	for _, c := range []struct {
 		name   string
-		fleets []store.PruneEnvironment
+		fleets []prune.PruneEnvironment
 		o      PruneOptions
 		want   string
 	}{
 		{"no release is needed", nil, few,
 			"1.0.0 1.1.0 1.2.0 1.3.0 1.4.0 1.0.0/1 1.0.0/2 1.0.0/3 1.0.0/4 1.0.0/5 gone/1 index0 index3 pack0 stray"},
 		{"the highest two", nil, PruneOptions{Keep: 2}, "1.0.0 1.1.0 1.2.0 1.0.0/1 1.0.0/2 1.0.0/3 1.0.0/5 gone/1 index0 stray"},
-		{"a target, and deltas from its base on", with(store.PruneEnvironment{Name: "dev"}, []store.Use{{Target: to("1.2.0", 0)}}), PruneOptions{Keep: 1},
+		{"a target, and deltas from its base on", with(prune.PruneEnvironment{Name: "dev"}, []prune.Use{{Target: to("1.2.0", 0)}}), PruneOptions{Keep: 1},
 			"1.0.0 1.1.0 1.3.0 1.0.0/5 gone/1 stray"},
-		{"a base that is not at the start of the line", with(store.PruneEnvironment{Name: "dev"}, []store.Use{{Target: to("1.4.0", 0)}}), few,
+		{"a base that is not at the start of the line", with(prune.PruneEnvironment{Name: "dev"}, []prune.Use{{Target: to("1.4.0", 0)}}), few,
 			"1.0.0 1.1.0 1.2.0 1.3.0 1.0.0/1 1.0.0/2 1.0.0/3 1.0.0/5 gone/1 index0 stray"},
-		{"the newest change, however old", with(store.PruneEnvironment{Name: "dev"}, nil, old(2, 400, to("1.3.0", 0), to("1.4.0", 0)), old(1, 401, to("1.0.0", 0), to("1.1.0", 0))), few,
+		{"the newest change, however old", with(prune.PruneEnvironment{Name: "dev"}, nil, old(2, 400, to("1.3.0", 0), to("1.4.0", 0)), old(1, 401, to("1.0.0", 0), to("1.1.0", 0))), few,
 			"1.0.0 1.1.0 1.2.0 1.0.0/1 1.0.0/2 1.0.0/3 1.0.0/5 gone/1 index0 stray"},
-		{"young changes, however many", with(store.PruneEnvironment{Name: "dev"}, nil, old(2, 1, to("1.3.0", 0), to("1.4.0", 0)), old(1, 2, to("", 0), to("1.2.0", 0))), PruneOptions{Changes: 1, History: 49 * time.Hour},
+		{"young changes, however many", with(prune.PruneEnvironment{Name: "dev"}, nil, old(2, 1, to("1.3.0", 0), to("1.4.0", 0)), old(1, 2, to("", 0), to("1.2.0", 0))), PruneOptions{Changes: 1, History: 49 * time.Hour},
 			"1.0.0 1.1.0 1.0.0/5 gone/1 stray"},
-		{"what is not published", with(store.PruneEnvironment{Name: "dev"}, []store.Use{{Target: to("9.0.0", 0)}}), PruneOptions{Keep: 5}, "1.0.0/5 gone/1 stray"},
+		{"what is not published", with(prune.PruneEnvironment{Name: "dev"}, []prune.Use{{Target: to("9.0.0", 0)}}), PruneOptions{Keep: 5}, "1.0.0/5 gone/1 stray"},
 		{"the newest data, and its layers", with(data, nil), PruneOptions{Keep: 5}, "1.0.0/5 gone/1 stray dev:1 dev:2 dev:b dev:c"},
-		{"data that a node runs, and that a rollback needs", with(data, []store.Use{{Target: to("", 2)}}, old(1, 400, to("1.4.0", 1), model.Target{})), PruneOptions{Keep: 5, Changes: 1}, "1.0.0/5 gone/1 stray dev:c"},
+		{"data that a node runs, and that a rollback needs", with(data, []prune.Use{{Target: to("", 2)}}, old(1, 400, to("1.4.0", 1), model.Target{})), PruneOptions{Keep: 5, Changes: 1}, "1.0.0/5 gone/1 stray dev:c"},
 		{"data of a rollout that was reverted", with(data, nil, rolled), PruneOptions{Keep: 5, Changes: 1}, "1.0.0/5 gone/1 stray dev:2 dev:b dev:c"},
 		{"young data, which the history need not name", with(young, nil), PruneOptions{Keep: 5, History: time.Hour}, "1.0.0/5 gone/1 stray dev:1 dev:c"},
-		{"data of another environment", append(with(data, nil), store.PruneEnvironment{Name: "production", Uses: []store.Use{{Target: to("", 2)}}}), PruneOptions{Keep: 5},
+		{"data of another environment", append(with(data, nil), prune.PruneEnvironment{Name: "production", Uses: []prune.Use{{Target: to("", 2)}}}), PruneOptions{Keep: 5},
 			"1.0.0/5 gone/1 stray dev:1 dev:2 dev:b dev:c"},
 	} {
-		p, err := planPrune(store.PruneFacts{Releases: releases, Deltas: deltas, Objects: objects, Environments: c.fleets}, c.o, planned, twoObjects)
+		p, err := planPrune(prune.PruneFacts{Releases: releases, Deltas: deltas, Objects: objects, Environments: c.fleets}, c.o, planned, twoObjects)
 		if got := removed(p); err != nil || got != c.want {
 			t.Errorf("%s: removes\n%s, %v, want\n%s", c.name, got, err, c.want)
 		}
@@ -111,7 +112,7 @@ func TestPrunePlanKeepsNeededReleases(t *testing.T) {
 func TestPrunePlanKeepsNewestReleases(t *testing.T) {
 	t.Parallel()
 	releases := []release.SignedRelease{at("1.0.0", 0, 0, 50), at("1.0.1", 5, 0, 0), at("1.1.0", 1, 0, 40), at("2.0.0", 2, 0, 30)}
-	p, err := planPrune(store.PruneFacts{Releases: releases}, PruneOptions{Keep: 1}, planned, twoObjects)
+	p, err := planPrune(prune.PruneFacts{Releases: releases}, PruneOptions{Keep: 1}, planned, twoObjects)
 	if err != nil || strings.Join(p.Releases, " ") != "1.0.0 1.1.0" {
 		t.Errorf("removes %v, %v", p.Releases, err)
 	}
@@ -125,7 +126,7 @@ func TestPrunePlanKeepsNewestReleases(t *testing.T) {
 func TestPrunePlanEndsWhereABaseCannotBeRead(t *testing.T) {
 	t.Parallel()
 	bad := errors.New("index0 is damaged")
-	_, err := planPrune(store.PruneFacts{Releases: []release.SignedRelease{at("1.0.0", 0, 0, 1)}, Objects: []string{"x"}}, PruneOptions{Keep: 1}, planned,
+	_, err := planPrune(prune.PruneFacts{Releases: []release.SignedRelease{at("1.0.0", 0, 0, 1)}, Objects: []string{"x"}}, PruneOptions{Keep: 1}, planned,
 		func(content.Record) ([]content.Object, error) { return nil, bad })
 	if !errors.Is(err, bad) || !strings.Contains(err.Error(), "release 1.0.0") {
 		t.Errorf("got %v", err)
@@ -154,7 +155,7 @@ func TestPruneKeepsReleasesOfEachRepository(t *testing.T) {
 		return r
 	}
 	all := []release.SignedRelease{of("0.1.0", "shop"), of("0.2.0", "shop"), of("1.0.0", "dev"), of("1.0.0+web", "dev"), of("2.0.0", "dev", "prod"), of("3.0.0+web", "web")}
-	p, err := planPrune(store.PruneFacts{Releases: all}, PruneOptions{Keep: 1}, planned, twoObjects)
+	p, err := planPrune(prune.PruneFacts{Releases: all}, PruneOptions{Keep: 1}, planned, twoObjects)
 	if got := strings.Join(p.Releases, " "); err != nil || got != "0.1.0 1.0.0 1.0.0+web" {
 		t.Errorf("%s %v", got, err)
 	}

@@ -9,13 +9,13 @@ import (
 	"strings"
 	"time"
 
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/publish/controlrepo"
 	"pulley/internal/publish/source"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/release/trust"
-	"pulley/internal/store"
 )
 
 // Wish holds the operator's options for publishing a folder.
@@ -62,7 +62,7 @@ func Release(ctx context.Context, s *release.Releases, from *Folder, w Wish, r R
 	var taken content.Chain // the position that another release has taken
 	for attempt := 0; ; attempt++ {
 		done, err := b.attempt(ctx, taken)
-		if !errors.Is(err, store.ErrConflict) || attempt == maxTries-1 {
+		if !errors.Is(err, etcd.ErrConflict) || attempt == maxTries-1 {
 			if trimming := b.cache.Trim(source.MaxCacheBytes); err == nil && trimming != nil {
 				r.Note(Note{Code: CacheNotKept, Cause: trimming})
 			}
@@ -151,7 +151,7 @@ func (b *build) existing(ctx context.Context, r release.SignedRelease) (Result, 
 // releases lists the published releases. An unreadable release causes a new line, but it does not stop publishing.
 func (b *build) releases(ctx context.Context) ([]release.SignedRelease, error) {
 	all, err := b.store.List(ctx)
-	var unreadable *store.UnreadableError
+	var unreadable *etcd.UnreadableError
 	if errors.As(err, &unreadable) {
 		b.r.Note(Note{Code: NewLine, Cause: err})
 		return nil, nil

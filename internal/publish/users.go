@@ -5,10 +5,12 @@ import (
 	"errors"
 	"fmt"
 
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/release"
 	"pulley/internal/release/trust"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // Listed is a published release with facts that its record does not contain.
@@ -49,23 +51,23 @@ type Shown struct {
 
 // User is an environment that wants a release, or that has nodes with it.
 type User struct {
-	Environment string        `json:"environment"`
-	Desired     []string      `json:"desired"` // default, roles/R, nodes/N
-	Nodes       int           `json:"nodes"`   // number of nodes that run it
-	Scopes      []store.Scope `json:"-"`       // those of Desired
+	Environment string       `json:"environment"`
+	Desired     []string     `json:"desired"` // default, roles/R, nodes/N
+	Nodes       int          `json:"nodes"`   // number of nodes that run it
+	Scopes      []etcd.Scope `json:"-"`       // those of Desired
 }
 
 // Show reads a release and finds its users. With an error about an environment, it returns the users in all others.
-func Show(ctx context.Context, s *store.Store, version string) (Shown, error) {
-	r, err := s.Releases.Get(ctx, version)
+func Show(ctx context.Context, s *etcd.DB, version string) (Shown, error) {
+	r, err := release.In(s).Get(ctx, version)
 	if err != nil {
 		return Shown{}, err
 	}
-	withdrawn, err := s.Releases.Withdrawals(ctx)
+	withdrawn, err := release.In(s).Withdrawals(ctx)
 	if err != nil {
 		return Shown{}, err
 	}
-	names, err := s.Environments.List(ctx)
+	names, err := specs.In(s).List(ctx)
 	if err != nil {
 		return Shown{}, err
 	}
@@ -76,13 +78,13 @@ func Show(ctx context.Context, s *store.Store, version string) (Shown, error) {
 		if err != nil {
 			continue // not an environment's key
 		}
-		f, err := s.Fleet.State(ctx, ref)
+		f, err := fleet.In(s).State(ctx, ref)
 		if err != nil { // it may use the release; the others are shown
 			problems = append(problems, fmt.Errorf("cannot read whether %s uses it: %w", ref, err))
 			continue
 		}
 		u := User{Environment: name, Desired: []string{}}
-		for _, scope := range append([]store.Scope{{}}, f.Desires.Pinned()...) {
+		for _, scope := range append([]etcd.Scope{{}}, f.Desires.Pinned()...) {
 			if f.Desires.Target(scope).Release == r.Version {
 				u.Desired, u.Scopes = append(u.Desired, scope.Segment("default")), append(u.Scopes, scope)
 			}

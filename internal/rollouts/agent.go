@@ -5,18 +5,19 @@ import (
 	"fmt"
 	"strings"
 
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
 	"pulley/internal/release"
 	"pulley/internal/rollout"
-	"pulley/internal/store"
+	"pulley/internal/rollout/journal"
 )
 
 // startAgentRollout starts a staged rollout of a published version of the agent. It refuses one without a way back: without a desired
 // version, a revert leaves each node on the version that it has.
-func startAgentRollout(ctx context.Context, s *store.Store, ref model.Ref, scope promotion.Scope, version string, downgrade bool, a promotion.Author) (r Rollout, err error) {
-	published, err := s.Releases.Agent(ctx, version)
+func startAgentRollout(ctx context.Context, s *etcd.DB, ref model.Ref, scope promotion.Scope, version string, downgrade bool, a promotion.Author) (r Rollout, err error) {
+	published, err := release.In(s).Agent(ctx, version)
 	if err != nil {
 		return r, err
 	}
@@ -39,7 +40,7 @@ func startAgentRollout(ctx context.Context, s *store.Store, ref model.Ref, scope
 	case !a.Unsigned && p.demandsSigned && len(published.Signatures) == 0:
 		return r, promotion.UnsignedError("roll out agent "+published.Version, ref, "sign it: `pulley agents publish FILE --sign-key FILE`, with the same programs")
 	}
-	if p.Plan, err = s.Campaigns.Start(ctx, ref, p.Desires, p.Plan, a.Signing()); err != nil {
+	if p.Plan, err = journal.In(s).Start(ctx, ref, p.Desires, p.Plan, a.Signing()); err != nil {
 		return r, err
 	}
 	r = describeRollout(p.Plan, rollout.Start(a.At), model.Gate{Rollout: p.Plan.ID, State: model.GateOpen})
@@ -48,7 +49,7 @@ func startAgentRollout(ctx context.Context, s *store.Store, ref model.Ref, scope
 }
 
 // onAgent reports whether a node runs the version of the agent that is desired for it, installed, and wants no other.
-func onAgent(f store.FleetState, n fleet.Node) bool {
+func onAgent(f fleet.FleetState, n fleet.Node) bool {
 	st := f.Statuses[n.Node]
 	return st.Agent == nil && strings.TrimPrefix(st.Version, "v") == f.Desires.Agents.For(n.Role, n.Node).Version
 }

@@ -8,10 +8,10 @@ import (
 	"strings"
 	"time"
 
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
-	"pulley/internal/store"
 )
 
 // RolloutChanges is what the runs of a rollout changed, as far as etcd still has their records: of a node, the newest ones stay.
@@ -45,7 +45,7 @@ const maxNodesRead = 200
 
 // ReadChanges reads what the runs of a rollout that has ended changed on its nodes. It does nothing for one in progress, and for one
 // of an agent, which runs no Puppet.
-func ReadChanges(ctx context.Context, s *store.Store, ref model.Ref, r *Rollout) error {
+func ReadChanges(ctx context.Context, s *etcd.DB, ref model.Ref, r *Rollout) error {
 	if r.Ended.IsZero() || r.Kind != rollout.Take || r.Agent != "" {
 		return nil
 	}
@@ -59,7 +59,7 @@ func ReadChanges(ctx context.Context, s *store.Store, ref model.Ref, r *Rollout)
 	r.Changes = &RolloutChanges{Runs: []RolloutRun{}, Resources: []ResourceOnNodes{}, Unread: len(nodes) - len(read)}
 	index := map[string]int{} // of resources, by status and name
 	for _, node := range read {
-		runs, _, err := s.Fleet.Runs(ctx, ref, node)
+		runs, _, err := fleet.In(s).Runs(ctx, ref, node)
 		if err != nil {
 			return err
 		}

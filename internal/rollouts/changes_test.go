@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/desired/control"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/testbed/etcdtest"
@@ -29,7 +30,7 @@ func TestReadChangesOfARollout(t *testing.T) {
 			err = z.Close()
 		}
 		if err == nil {
-			err = s.Node.Report(ctx, model.Identity{Node: node, Environment: "dev"}, model.Status{Node: node, SeenAt: now}, []model.EncodedRun{{ID: id, Bytes: packed.Bytes()}}, nil)
+			err = control.In(s).Report(ctx, model.Identity{Node: node, Environment: "dev"}, model.Status{Node: node, SeenAt: now}, []model.EncodedRun{{ID: id, Bytes: packed.Bytes()}}, nil)
 		}
 		if err != nil {
 			t.Fatal(err)

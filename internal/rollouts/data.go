@@ -6,9 +6,9 @@ import (
 	"fmt"
 
 	"pulley/internal/data"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
-	"pulley/internal/store"
 )
 
 // DataChange is a change of live data, and the rollout that brings it to the nodes.
@@ -19,7 +19,7 @@ type DataChange struct {
 
 // ChangeData makes a change of live data: edit makes a generation. With a.Rollout, the rollout of it starts then. If the data in force changed
 // before the start, the change is made again from it, and no target ever names the first generation.
-func ChangeData(ctx context.Context, s *store.Store, ref model.Ref, a Author, edit func() (data.Edited, error)) (done DataChange, err error) {
+func ChangeData(ctx context.Context, s *etcd.DB, ref model.Ref, a Author, edit func() (data.Edited, error)) (done DataChange, err error) {
 	var target model.Target
 	for again := true; again; {
 		if done.Edited, err = edit(); err != nil || !a.Rollout || !done.Made {

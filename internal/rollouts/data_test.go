@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"pulley/internal/data"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
 	"pulley/internal/rollouts/preview"
-	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -24,23 +25,23 @@ func TestRolloutOfDataUndoesNoOtherChange(t *testing.T) {
 			return data.EditLayer(ctx, s, dev, data.LayerEdit{Keys: []data.KeyEdit{{Key: key, Value: &value}}}, a.Author)
 		})
 	}
-	ann := Author{Author: promotion.Author{Author: store.Author{By: "ann", At: time.Now()}, Rollout: true}}
-	ann.Look = func(context.Context, *store.Store, model.Ref, preview.Query) (preview.Page, time.Time, error) {
+	ann := Author{Author: promotion.Author{Author: targets.Author{By: "ann", At: time.Now()}, Rollout: true}}
+	ann.Look = func(context.Context, *etcd.DB, model.Ref, preview.Query) (preview.Page, time.Time, error) {
 		if looks++; looks > 1 {
 			return preview.Page{}, time.Now(), nil
 		}
-		_, err := edit("ben", Author{Author: promotion.Author{Author: store.Author{By: "ben", At: time.Now()}}})
+		_, err := edit("ben", Author{Author: promotion.Author{Author: targets.Author{By: "ben", At: time.Now()}}})
 		return preview.Page{}, time.Now(), err
 	}
 	done, err := edit("ann", ann)
 	if err != nil || done.Rollout == nil {
 		t.Fatalf("%+v: %v", done, err)
 	}
-	g, err := s.Targets.Generation(ctx, "dev", done.Rollout.Target.Data)
+	g, err := targets.In(s).Generation(ctx, "dev", done.Rollout.Target.Data)
 	if err != nil {
 		t.Fatal(err)
 	}
-	text, err := s.Targets.Layer(ctx, "dev", g.Layers[data.LayerEdit{}.Layer()])
+	text, err := targets.In(s).Layer(ctx, "dev", g.Layers[data.LayerEdit{}.Layer()])
 	if err != nil || !strings.Contains(string(text), "ann: ") || !strings.Contains(string(text), "ben: ") || looks != 2 {
 		t.Errorf("after %d previews the rollout brings data %d, %q: %v", looks, g.Number, text, err)
 	}

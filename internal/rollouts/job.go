@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"pulley/environments/applications"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
 	"pulley/internal/rollout"
-	"pulley/internal/store"
+	"pulley/internal/rollout/journal"
 )
 
 // JobOrder is how a job runs its layers of nodes.
@@ -31,9 +32,9 @@ var errNoJob = errors.New("no job is in progress")
 
 // StartJob starts a planned job. It refuses nodes that could not run now. From then on `pulley serve` lets all of them wait,
 // and runs group after group.
-func StartJob(ctx context.Context, s *store.Store, ref model.Ref, p JobPlan, o JobOrder, a promotion.Author) (r Rollout, err error) {
+func StartJob(ctx context.Context, s *etcd.DB, ref model.Ref, p JobPlan, o JobOrder, a promotion.Author) (r Rollout, err error) {
 	err = promotion.Retry(func() error {
-		f, err := s.Fleet.State(ctx, ref)
+		f, err := fleet.In(s).State(ctx, ref)
 		if err != nil {
 			return err
 		}
@@ -51,7 +52,7 @@ func StartJob(ctx context.Context, s *store.Store, ref model.Ref, p JobPlan, o J
 			return fmt.Errorf("cannot start a job in %s: %w", ref, err)
 		}
 		if !a.DryRun {
-			if made, err = s.Campaigns.Start(ctx, ref, f.Desires, made, a.Signing()); err != nil {
+			if made, err = journal.In(s).Start(ctx, ref, f.Desires, made, a.Signing()); err != nil {
 				return err
 			}
 		}
@@ -62,7 +63,7 @@ func StartJob(ctx context.Context, s *store.Store, ref model.Ref, p JobPlan, o J
 }
 
 // refused returns why a job cannot start: nodes that could not run now, and producers outside of it that are not healthy.
-func (p JobPlan) refused(f store.FleetState, o JobOrder, now time.Time) (causes []string) {
+func (p JobPlan) refused(f fleet.FleetState, o JobOrder, now time.Time) (causes []string) {
 	for _, n := range notReady(f, p, now) {
 		causes = append(causes, fmt.Sprintf("%s is %s: %s", n.Node, n.State, n.Why))
 	}
@@ -84,7 +85,7 @@ func (p JobPlan) refused(f store.FleetState, o JobOrder, now time.Time) (causes 
 }
 
 // viewOf is the state of a registered node.
-func viewOf(f store.FleetState, node string, now time.Time) model.View {
+func viewOf(f fleet.FleetState, node string, now time.Time) model.View {
 	var last *model.Status
 	if st, said := f.Statuses[node]; said {
 		last = &st
@@ -93,9 +94,9 @@ func viewOf(f store.FleetState, node string, now time.Time) model.View {
 }
 
 // AbortJob ends the job in progress: the nodes that did not begin do not run, and nobody waits any longer.
-func AbortJob(ctx context.Context, s *store.Store, ref model.Ref, a promotion.Author) (r Rollout, err error) {
+func AbortJob(ctx context.Context, s *etcd.DB, ref model.Ref, a promotion.Author) (r Rollout, err error) {
 	err = promotion.Retry(func() error {
-		c, _, err := s.Campaigns.Open(ctx, ref, nil)
+		c, _, err := journal.In(s).Open(ctx, ref, nil)
 		switch {
 		case err != nil:
 			return err
@@ -104,7 +105,7 @@ func AbortJob(ctx context.Context, s *store.Store, ref model.Ref, a promotion.Au
 		}
 		state := c.State.Abort(a.At, a.By, model.Prose(a.Why))
 		if !a.DryRun {
-			if state, err = s.Campaigns.Abort(ctx, ref, c, a.Signing()); err != nil {
+			if state, err = journal.In(s).Abort(ctx, ref, c, a.Signing()); err != nil {
 				return err
 			}
 		}
@@ -116,12 +117,12 @@ func AbortJob(ctx context.Context, s *store.Store, ref model.Ref, a promotion.Au
 
 // RestOfJob plans a job over the selected nodes of an ended one that failed or never ran, and returns how that job ran its groups. "" is
 // the newest. skipOutside is that of the new job.
-func RestOfJob(ctx context.Context, s *store.Store, ref model.Ref, id string, sel JobSelection, skipOutside bool, now time.Time) (p JobPlan, o JobOrder, err error) {
+func RestOfJob(ctx context.Context, s *etcd.DB, ref model.Ref, id string, sel JobSelection, skipOutside bool, now time.Time) (p JobPlan, o JobOrder, err error) {
 	r, err := LookAtRollout(ctx, s, ref, rollout.Run, id, now)
 	if err != nil {
 		return p, o, err
 	}
-	c, err := s.Campaigns.Get(ctx, ref, r.ID, nil)
+	c, err := journal.In(s).Get(ctx, ref, r.ID, nil)
 	switch {
 	case err != nil:
 		return p, o, err
@@ -130,7 +131,7 @@ func RestOfJob(ctx context.Context, s *store.Store, ref model.Ref, id string, se
 	}
 	policy := c.Plan.Policy
 	o = JobOrder{Batch: policy.Batch, Concurrency: policy.Concurrency, Deadline: time.Duration(policy.Deadline), KeepWaiting: time.Duration(policy.KeepWaiting), Noop: c.Plan.Noop, SkipOutside: skipOutside}
-	f, err := s.Fleet.State(ctx, ref)
+	f, err := fleet.In(s).State(ctx, ref)
 	if err == nil && f.Spec != nil {
 		err = sel.Check(f.Spec, f.Known())
 	}
@@ -182,7 +183,7 @@ func RestOfJob(ctx context.Context, s *store.Store, ref model.Ref, id string, se
 }
 
 // placeInJob returns where a node stands in the job in progress.
-func placeInJob(r Rollout, c *store.Campaign, node string) string {
+func placeInJob(r Rollout, c *journal.Campaign, node string) string {
 	for _, m := range r.Members {
 		if m.Node == node {
 			switch m.State {

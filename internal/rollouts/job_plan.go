@@ -12,10 +12,11 @@ import (
 
 	"pulley/environments"
 	"pulley/environments/applications"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // JobSelection selects the nodes of a job. Without any part, a job is of all registered nodes.
@@ -88,7 +89,7 @@ type JobTime struct {
 
 // PlanJob plans a job over the selected nodes, in groups: by the applications of the environment, or of a catalog, and by the order of
 // roles.
-func PlanJob(ctx context.Context, s *store.Store, ref model.Ref, sel JobSelection, o JobOrder, now time.Time) (p JobPlan, err error) {
+func PlanJob(ctx context.Context, s *etcd.DB, ref model.Ref, sel JobSelection, o JobOrder, now time.Time) (p JobPlan, err error) {
 	if p, err = planJob(ctx, s, ref, sel, now); err != nil {
 		return p, fmt.Errorf("cannot plan a job in %s: %w", ref, err)
 	}
@@ -99,12 +100,12 @@ func PlanJob(ctx context.Context, s *store.Store, ref model.Ref, sel JobSelectio
 	return p, nil
 }
 
-func planJob(ctx context.Context, s *store.Store, ref model.Ref, sel JobSelection, now time.Time) (p JobPlan, err error) {
-	spec, err := fleet.FindEnvironment(ctx, s.Environments, ref)
+func planJob(ctx context.Context, s *etcd.DB, ref model.Ref, sel JobSelection, now time.Time) (p JobPlan, err error) {
+	spec, err := fleet.FindEnvironment(ctx, specs.In(s), ref)
 	if err != nil {
 		return p, err
 	}
-	f, err := s.Fleet.State(ctx, ref)
+	f, err := fleet.In(s).State(ctx, ref)
 	if err != nil {
 		return p, err
 	}
@@ -167,7 +168,7 @@ func planJob(ctx context.Context, s *store.Store, ref model.Ref, sel JobSelectio
 }
 
 // needs fills in what the nodes consume from other nodes.
-func (p *JobPlan) needs(f store.FleetState, now time.Time) {
+func (p *JobPlan) needs(f fleet.FleetState, now time.Time) {
 	selected := map[string]bool{}
 	for n := range p.each() {
 		selected[n.Node] = true
@@ -179,7 +180,7 @@ func (p *JobPlan) needs(f store.FleetState, now time.Time) {
 }
 
 // complete fills in what follows from the groups.
-func (p *JobPlan) complete(f store.FleetState, now time.Time) {
+func (p *JobPlan) complete(f fleet.FleetState, now time.Time) {
 	apps := map[string]bool{}
 	for n := range p.each() {
 		p.Nodes++
@@ -214,7 +215,7 @@ func (p JobPlan) Managed() (n int) {
 }
 
 // nodesByRole returns the registered nodes of each role.
-func nodesByRole(f store.FleetState) map[string][]string {
+func nodesByRole(f fleet.FleetState) map[string][]string {
 	nodes := map[string][]string{}
 	for node, h := range f.Hosts {
 		nodes[h.Role] = append(nodes[h.Role], node)
@@ -223,7 +224,7 @@ func nodesByRole(f store.FleetState) map[string][]string {
 }
 
 // lastOnes adds the registered nodes of roles that the environment does not have: they come last.
-func lastOnes(roles []applications.Role, f store.FleetState) []applications.Role {
+func lastOnes(roles []applications.Role, f fleet.FleetState) []applications.Role {
 	var known []string
 	for _, r := range roles {
 		known = append(known, r.Name)
@@ -254,7 +255,7 @@ func unorderable(err error) error {
 }
 
 // read returns the components of a catalog. Each of its nodes is registered, or the environment calls for it.
-func (c Catalog) read(spec *environments.Environment, f store.FleetState) ([]applications.Component, error) {
+func (c Catalog) read(spec *environments.Environment, f fleet.FleetState) ([]applications.Component, error) {
 	environment, components, err := applications.ReadCatalog(c.Data)
 	if err != nil {
 		return nil, fmt.Errorf("cannot read site catalog %s: %w\ngive the answer of a Puppet server 4 to 6 to GET /puppet/v3/environment/%s", c.File, err, spec.Name)
@@ -325,7 +326,7 @@ func (s JobSelection) hasComponent(n applications.Name) bool {
 }
 
 // stateOf is the state of a node that a component of the job needs. It is missing unless it is registered.
-func stateOf(f store.FleetState, node string, now time.Time) model.NodeState {
+func stateOf(f fleet.FleetState, node string, now time.Time) model.NodeState {
 	if _, registered := f.Hosts[node]; !registered {
 		return model.Missing
 	}
@@ -333,7 +334,7 @@ func stateOf(f store.FleetState, node string, now time.Time) model.NodeState {
 }
 
 // notReady lists the nodes that could not run now, with their reasons. A node in a run is ready: the job waits for its end.
-func notReady(f store.FleetState, p JobPlan, now time.Time) (all []NotReady) {
+func notReady(f fleet.FleetState, p JobPlan, now time.Time) (all []NotReady) {
 	for n := range p.each() {
 		if _, registered := f.Hosts[n.Node]; !registered {
 			all = append(all, NotReady{n.Node, model.Missing, "it is not registered"})
@@ -351,7 +352,7 @@ func notReady(f store.FleetState, p JobPlan, now time.Time) (all []NotReady) {
 const readMost = 2000
 
 // readRuns reads how long the last runs of the nodes took. Of many nodes it reads some, from all groups.
-func (p *JobPlan) readRuns(ctx context.Context, s *store.Store, ref model.Ref, f store.FleetState) error {
+func (p *JobPlan) readRuns(ctx context.Context, s *etcd.DB, ref model.Ref, f fleet.FleetState) error {
 	ids, i := map[string]string{}, 0
 	for n := range p.each() {
 		if id := f.Statuses[n.Node].LastRun; id != "" && i%(p.Nodes/readMost+1) == 0 {
@@ -359,7 +360,7 @@ func (p *JobPlan) readRuns(ctx context.Context, s *store.Store, ref model.Ref, f
 		}
 		i++
 	}
-	took, err := s.Fleet.Took(ctx, ref, ids)
+	took, err := fleet.In(s).Took(ctx, ref, ids)
 	for n := range p.each() {
 		n.LastRun = took[n.Node]
 	}

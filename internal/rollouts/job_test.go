@@ -7,13 +7,15 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/desired/control"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/rollout"
-	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -23,37 +25,37 @@ func TestJobRefusesNodesThatCannotRun(t *testing.T) {
 	now, target := time.Now(), model.Target{Release: "1.0.0", Tree: strings.Repeat("b", 64)}
 	stop := model.Hold{Mode: model.Stop, Why: "disk swap", Who: "ann"}
 	for name, c := range map[string]struct {
-		edit func(h *model.Host, st *model.Status, holds map[store.Scope]model.Hold)
+		edit func(h *model.Host, st *model.Status, holds map[etcd.Scope]model.Hold)
 		want string // beginning of the cause; "": the job starts
 	}{
-		"ready":   {func(*model.Host, *model.Status, map[store.Scope]model.Hold) {}, ""},
-		"running": {func(_ *model.Host, st *model.Status, _ map[store.Scope]model.Hold) { st.Phase = model.Running }, ""},
-		"silent": {func(_ *model.Host, st *model.Status, _ map[store.Scope]model.Hold) {
+		"ready":   {func(*model.Host, *model.Status, map[etcd.Scope]model.Hold) {}, ""},
+		"running": {func(_ *model.Host, st *model.Status, _ map[etcd.Scope]model.Hold) { st.Phase = model.Running }, ""},
+		"silent": {func(_ *model.Host, st *model.Status, _ map[etcd.Scope]model.Hold) {
 			st.SeenAt = now.Add(-24 * time.Hour)
 		}, "web1 is silent: "},
-		"silent in run": {func(_ *model.Host, st *model.Status, _ map[store.Scope]model.Hold) {
+		"silent in run": {func(_ *model.Host, st *model.Status, _ map[etcd.Scope]model.Hold) {
 			st.SeenAt, st.Phase = now.Add(-24*time.Hour), model.Running
 		}, "web1 is silent: "},
-		"held": {func(_ *model.Host, _ *model.Status, holds map[store.Scope]model.Hold) {
-			holds[store.Scope{Node: "web1"}] = stop
+		"held": {func(_ *model.Host, _ *model.Status, holds map[etcd.Scope]model.Hold) {
+			holds[etcd.Scope{Node: "web1"}] = stop
 		}, "web1 is held: "},
-		"held by role": {func(_ *model.Host, _ *model.Status, holds map[store.Scope]model.Hold) {
-			holds[store.Scope{Role: "web"}] = stop
+		"held by role": {func(_ *model.Host, _ *model.Status, holds map[etcd.Scope]model.Hold) {
+			holds[etcd.Scope{Role: "web"}] = stop
 		}, "web1 is held: "},
-		"all held": {func(_ *model.Host, _ *model.Status, holds map[store.Scope]model.Hold) { holds[store.Scope{}] = stop }, "web1 is held: "},
-		"disabled": {func(_ *model.Host, st *model.Status, _ map[store.Scope]model.Hold) { st.Disabled = "maintenance" }, "web1 is held: "},
-		"retiring": {func(h *model.Host, _ *model.Status, _ map[store.Scope]model.Hold) {
+		"all held": {func(_ *model.Host, _ *model.Status, holds map[etcd.Scope]model.Hold) { holds[etcd.Scope{}] = stop }, "web1 is held: "},
+		"disabled": {func(_ *model.Host, st *model.Status, _ map[etcd.Scope]model.Hold) { st.Disabled = "maintenance" }, "web1 is held: "},
+		"retiring": {func(h *model.Host, _ *model.Status, _ map[etcd.Scope]model.Hold) {
 			h.Request = &model.Request{ID: "1", Do: model.RequestRetire}
 		}, "web1 is held: "},
-		"not registered": {func(h *model.Host, _ *model.Status, _ map[store.Scope]model.Hold) { *h = model.Host{} }, "web1 is missing: it is not registered"},
+		"not registered": {func(h *model.Host, _ *model.Status, _ map[etcd.Scope]model.Hold) { *h = model.Host{} }, "web1 is missing: it is not registered"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := model.Host{Node: "web1", Role: "web", MachineID: "m-web1"}
 			st := model.Status{Node: "web1", Role: "web", Machine: "m-web1", SeenAt: now, Settings: model.DefaultSettings(), Target: target, LastGood: target, Enforcing: target}
-			holds := map[store.Scope]model.Hold{}
+			holds := map[etcd.Scope]model.Hold{}
 			c.edit(&h, &st, holds)
-			f := store.FleetState{Desires: store.Desires{Default: target}, Hosts: map[string]model.Host{}, Statuses: map[string]model.Status{"web1": st}, Holds: holds}
+			f := fleet.FleetState{Desires: targets.Desires{Default: target}, Hosts: map[string]model.Host{}, Statuses: map[string]model.Status{"web1": st}, Holds: holds}
 			if h.Node != "" {
 				f.Hosts["web1"] = h
 			}
@@ -79,31 +81,31 @@ applications:
       database: {node: db1, produces: ["Sql[app1]"]}
       web: {node: web2, consumes: ["Sql[app1]"]}
 `)
-	dev, ctx, now, author := model.Ref{Environment: "dev"}, t.Context(), time.Now(), promotion.Author{Author: store.Author{By: "ann", At: time.Now()}}
-	publishing, err := s.Releases.BeginPublish(ctx, "ann")
+	dev, ctx, now, author := model.Ref{Environment: "dev"}, t.Context(), time.Now(), promotion.Author{Author: targets.Author{By: "ann", At: time.Now()}}
+	publishing, err := release.In(s).BeginPublish(ctx, "ann")
 	if err != nil {
 		t.Fatal(err)
 	}
-	release := release.Release{Version: "1.0.0", Author: "ann", At: now.UTC(), Content: content.Record{Tree: strings.Repeat("b", 64)}}
-	_, err = s.Releases.Put(ctx, publishing, release, nil, nil)
-	var d store.Desires
+	published := release.Release{Version: "1.0.0", Author: "ann", At: now.UTC(), Content: content.Record{Tree: strings.Repeat("b", 64)}}
+	_, err = release.In(s).Put(ctx, publishing, published, nil, nil)
+	var d targets.Desires
 	if err = errors.Join(err, publishing.Close()); err == nil {
-		d, err = s.Targets.Desires(ctx, dev)
+		d, err = targets.In(s).Desires(ctx, dev)
 	}
-	target := release.Target()
+	target := published.Target()
 	if err == nil {
-		_, err = s.Targets.Promote(ctx, dev, d, store.Scope{}, store.Promoted, target, author.Signing())
+		_, err = targets.In(s).Promote(ctx, dev, d, etcd.Scope{}, targets.Promoted, target, author.Signing())
 	}
 	report := func(node string, seen time.Time) {
 		if err == nil {
-			err = s.Node.Report(ctx, model.Identity{Node: node, Role: strings.TrimRight(node, "123"), Environment: "dev"}, model.Status{
+			err = control.In(s).Report(ctx, model.Identity{Node: node, Role: strings.TrimRight(node, "123"), Environment: "dev"}, model.Status{
 				Node: node, Role: strings.TrimRight(node, "123"), Machine: "m-" + node, SeenAt: seen, Settings: model.DefaultSettings(), Target: target, LastGood: target, Enforcing: target,
 			}, nil, nil)
 		}
 	}
 	for _, node := range []string{"web2", "web3", "db1"} {
 		if err == nil {
-			err = s.Fleet.Register(ctx, "dev", model.Host{Node: node, Role: strings.TrimRight(node, "123"), MachineID: "m-" + node})
+			err = fleet.In(s).Register(ctx, "dev", model.Host{Node: node, Role: strings.TrimRight(node, "123"), MachineID: "m-" + node})
 		}
 		report(node, now)
 	}

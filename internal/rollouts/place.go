@@ -6,14 +6,15 @@ import (
 	"slices"
 	"time"
 
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
-	"pulley/internal/store"
+	"pulley/internal/rollout/journal"
 )
 
 // PlaceInRollout returns a sentence about the place of a node in the rollout in progress, or in that which the last change reverted; ""
 // without one.
-func PlaceInRollout(ctx context.Context, s *store.Store, ref model.Ref, gate model.Gate, node string, now time.Time) (string, error) {
+func PlaceInRollout(ctx context.Context, s *etcd.DB, ref model.Ref, gate model.Gate, node string, now time.Time) (string, error) {
 	if gate.Rollout == "" {
 		return placeAfterRevert(ctx, s, ref, gate, node)
 	}
@@ -27,7 +28,7 @@ func PlaceInRollout(ctx context.Context, s *store.Store, ref model.Ref, gate mod
 	return fmt.Sprintf("%s of %s: %s", r.ID, r.What(), place(r, c, node, now)), nil
 }
 
-func place(r Rollout, c *store.Campaign, node string, now time.Time) string {
+func place(r Rollout, c *journal.Campaign, node string, now time.Time) string {
 	for _, m := range r.Members {
 		if m.Node != node {
 			continue
@@ -73,7 +74,7 @@ func place(r Rollout, c *store.Campaign, node string, now time.Time) string {
 }
 
 // beforeItsTurn returns what a node of a batch waits for.
-func beforeItsTurn(r Rollout, c *store.Campaign, group, batch int, now time.Time) string {
+func beforeItsTurn(r Rollout, c *journal.Campaign, group, batch int, now time.Time) string {
 	named := func(group, batch int) (string, int) {
 		g, ok := c.State.InOrder(c.Plan, group)
 		if !ok {

@@ -8,18 +8,20 @@ import (
 	"strings"
 	"time"
 
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
 	"pulley/internal/rollout"
-	"pulley/internal/store"
+	"pulley/internal/rollout/journal"
 	"pulley/internal/where"
 )
 
 // PlannedRollout is a staged rollout that Campaigns.Start can begin. Start sets the ID and the epoch of its plan.
 type PlannedRollout struct {
 	Plan    rollout.Plan
-	Desires store.Desires
+	Desires targets.Desires
 	Notes   []string // about the expression for canaries, for the user
 	Unready []UnreadyNodes
 
@@ -30,12 +32,12 @@ type PlannedRollout struct {
 
 // PlanRollout plans a staged rollout of a target to the nodes of a role, or to all nodes. Empty parts of the target are
 // inherited. The policy is that of the environment file as `env apply` stored it.
-func PlanRollout(ctx context.Context, s *store.Store, ref model.Ref, target model.Target, role string, a store.Author) (PlannedRollout, error) {
+func PlanRollout(ctx context.Context, s *etcd.DB, ref model.Ref, target model.Target, role string, a targets.Author) (PlannedRollout, error) {
 	return planned(ctx, s, ref, rollout.Plan{Role: role, Target: target}, a)
 }
 
 // planned plans a rollout with the role and the target, or the agent, of a plan.
-func planned(ctx context.Context, s *store.Store, ref model.Ref, of rollout.Plan, a store.Author) (PlannedRollout, error) {
+func planned(ctx context.Context, s *etcd.DB, ref model.Ref, of rollout.Plan, a targets.Author) (PlannedRollout, error) {
 	p, err := planRollout(ctx, s, ref, of, a)
 	if err != nil {
 		return PlannedRollout{}, fmt.Errorf("cannot plan a rollout in %s: %w", ref, err)
@@ -43,18 +45,18 @@ func planned(ctx context.Context, s *store.Store, ref model.Ref, of rollout.Plan
 	return p, nil
 }
 
-func planRollout(ctx context.Context, s *store.Store, ref model.Ref, of rollout.Plan, a store.Author) (p PlannedRollout, err error) {
+func planRollout(ctx context.Context, s *etcd.DB, ref model.Ref, of rollout.Plan, a targets.Author) (p PlannedRollout, err error) {
 	scope := promotion.Scope{Role: of.Role}
 	f, err := promotion.Find(ctx, s, ref, scope)
 	if err != nil {
 		return p, err
 	}
 	p.Desires, p.demandsSigned = f.Desires, promotion.Signers(f, scope)
-	state, err := s.Fleet.State(ctx, ref)
+	state, err := fleet.In(s).State(ctx, ref)
 	if err != nil {
 		return p, err
 	}
-	candidates := store.Candidates(f.Hosts, f.Desires, of)
+	candidates := journal.Candidates(f.Hosts, f.Desires, of)
 	for i := range candidates {
 		candidates[i].View = viewOf(state, candidates[i].Node, a.At)
 		candidates[i].Daemon = state.Statuses[candidates[i].Node].Enforce == model.EnforceDaemon
@@ -62,7 +64,7 @@ func planRollout(ctx context.Context, s *store.Store, ref model.Ref, of rollout.
 	policy := rollout.PolicyOf(f.Spec)
 	p.demandsPreview, p.maxChanged = f.Spec.Rollout.Preview.Required, f.Spec.Rollout.Preview.MaxChanged
 	if limits := policy.Limits(); len(limits) > 0 {
-		unknown, err := s.Campaigns.Place(ctx, ref, f.Spec, limits, candidates)
+		unknown, err := journal.In(s).Place(ctx, ref, f.Spec, limits, candidates)
 		if err != nil {
 			return p, err
 		}
@@ -94,7 +96,7 @@ func planRollout(ctx context.Context, s *store.Store, ref model.Ref, of rollout.
 }
 
 // findUnready lists the nodes of the plan that could not begin now, by cause, and what the policy does with them.
-func (p *PlannedRollout) findUnready(f store.FleetState, now time.Time) {
+func (p *PlannedRollout) findUnready(f fleet.FleetState, now time.Time) {
 	nodes := map[rollout.UnreadyCause][]string{}
 	for _, g := range p.Plan.Groups {
 		for _, m := range g.Nodes {
@@ -113,7 +115,7 @@ func (p *PlannedRollout) findUnready(f store.FleetState, now time.Time) {
 }
 
 // markCanaries marks the candidates for which the expression is true. It refuses one that is true for none.
-func markCanaries(ctx context.Context, s *store.Store, ref model.Ref, f store.FleetState, text string, candidates []rollout.Candidate, a store.Author) ([]string, error) {
+func markCanaries(ctx context.Context, s *etcd.DB, ref model.Ref, f fleet.FleetState, text string, candidates []rollout.Candidate, a targets.Author) ([]string, error) {
 	expression, err := where.Parse(text)
 	if err != nil {
 		return nil, fmt.Errorf("canaries_where: %w", err)

@@ -8,10 +8,13 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/desired/control"
+	"pulley/internal/desired/targets"
 	"pulley/internal/facts"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
-	"pulley/internal/store"
+	"pulley/internal/rollout/journal"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -31,12 +34,12 @@ roles:
 `)
 	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
 	for _, node := range []string{"web1", "web2", "db1", "db2", "db3"} {
-		if err := s.Fleet.Register(ctx, "dev", model.Host{Node: node, Role: strings.TrimRight(node, "123"), MachineID: "m-" + node}); err != nil {
+		if err := fleet.In(s).Register(ctx, "dev", model.Host{Node: node, Role: strings.TrimRight(node, "123"), MachineID: "m-" + node}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	target := model.Target{Release: "2.0.0", Tree: strings.Repeat("b", 64)}
-	p, err := PlanRollout(ctx, s, dev, target, "", store.Author{By: "ann", At: time.Now()})
+	p, err := PlanRollout(ctx, s, dev, target, "", targets.Author{By: "ann", At: time.Now()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +58,7 @@ roles:
 	if p.Plan.Groups[1].Batch != 1 || p.Plan.Groups[1].Failures != "1" || policy.Failures != "5%" || time.Duration(policy.Settle) != time.Minute || policy.OnFailure != rollout.FailureReverts {
 		t.Errorf("%+v", p.Plan)
 	}
-	_, err = PlanRollout(ctx, s, dev, target, "web", store.Author{By: "ann", At: time.Now()})
+	_, err = PlanRollout(ctx, s, dev, target, "web", targets.Author{By: "ann", At: time.Now()})
 	if err == nil || !strings.HasPrefix(err.Error(), "cannot plan a rollout in dev: canaries_where selects no node of the rollout\n") {
 		t.Errorf("canaries of another role: %v", err)
 	}
@@ -72,10 +75,10 @@ roles:
   db: {cardinality: 1}
 `)
 	dev, ctx := model.Ref{Environment: "dev"}, t.Context()
-	if err := s.Fleet.Register(ctx, "dev", model.Host{Node: "db1", Role: "db", MachineID: "m-db1"}); err != nil {
+	if err := fleet.In(s).Register(ctx, "dev", model.Host{Node: "db1", Role: "db", MachineID: "m-db1"}); err != nil {
 		t.Fatal(err)
 	}
-	target, author := model.Target{Release: "2.0.0", Tree: strings.Repeat("b", 64)}, store.Author{By: "ann", At: time.Now()}
+	target, author := model.Target{Release: "2.0.0", Tree: strings.Repeat("b", 64)}, targets.Author{By: "ann", At: time.Now()}
 	_, err := PlanRollout(ctx, s, dev, target, "web", author)
 	if err == nil || !strings.Contains(err.Error(), "by chassis.rack, and no registered node has such an attribute or trusted fact\n") {
 		t.Errorf("a fact that no node has: %v", err)
@@ -83,7 +86,7 @@ roles:
 	for _, node := range []string{"web1", "db1"} {
 		published, err := facts.Published{Facts: map[string]json.RawMessage{"chassis": []byte(`{"rack":"r7"}`), "pair": []byte(`"a"`)}}.Encode()
 		if err == nil {
-			err = s.Node.PublishFacts(ctx, model.Identity{Node: node, Environment: "dev"}, published)
+			err = control.In(s).PublishFacts(ctx, model.Identity{Node: node, Environment: "dev"}, published)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -100,13 +103,13 @@ roles:
 		t.Errorf("outside are %+v", out) // a node must not join the pair of others with a fact
 	}
 
-	f, err := s.Fleet.State(ctx, dev)
+	f, err := fleet.In(s).State(ctx, dev)
 	if err != nil {
 		t.Fatal(err)
 	}
 	f.Spec.Rollout.TrustedFacts = nil
 	nodes := []rollout.Candidate{{Node: "web1", Role: "web"}, {Node: "db1", Role: "db"}}
-	unknown, err := s.Campaigns.Place(ctx, dev, f.Spec, []string{"chassis.rack"}, nodes)
+	unknown, err := journal.In(s).Place(ctx, dev, f.Spec, []string{"chassis.rack"}, nodes)
 	if err != nil || !slices.Equal(unknown, []string{"chassis.rack"}) || len(nodes[0].Places)+len(nodes[1].Places) > 0 {
 		t.Errorf("a fact that the environment does not trust places %+v: %v, %v", nodes, unknown, err)
 	}
@@ -125,17 +128,17 @@ func TestPlanRolloutNamesNodesThatCannotBegin(t *testing.T) {
 		var err error
 		for node, st := range map[string]model.Status{"web1": {SeenAt: now, Disabled: "maintenance"}, "web2": {SeenAt: now.Add(-24 * time.Hour)}, "web3": {SeenAt: now}, "web10": {SeenAt: now.Add(-24 * time.Hour)}} {
 			if node != "web1" && err == nil {
-				err = s.Fleet.Register(ctx, "dev", model.Host{Node: node, Role: "web"})
+				err = fleet.In(s).Register(ctx, "dev", model.Host{Node: node, Role: "web"})
 			}
 			st.Node, st.Role, st.Settings = node, "web", model.DefaultSettings()
 			if err == nil {
-				err = s.Node.Report(ctx, model.Identity{Node: node, Environment: "dev"}, st, nil, nil)
+				err = control.In(s).Report(ctx, model.Identity{Node: node, Environment: "dev"}, st, nil, nil)
 			}
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
-		p, err := PlanRollout(ctx, s, dev, model.Target{Release: "2.0.0", Tree: strings.Repeat("b", 64)}, "", store.Author{By: "ann", At: now})
+		p, err := PlanRollout(ctx, s, dev, model.Target{Release: "2.0.0", Tree: strings.Repeat("b", 64)}, "", targets.Author{By: "ann", At: now})
 		if got := fmt.Sprint(p.Unready); err != nil || got != want {
 			t.Errorf("%s: %v, %s", policy, err, got)
 		}
@@ -156,7 +159,7 @@ func TestExplainNamesWhatOpensABatch(t *testing.T) {
 	}}
 	state := rollout.Start(now)
 	state.Batch, state.Next = 1, 4
-	c := &store.Campaign{Plan: p, State: state, Gate: model.Gate{Rollout: "r2", State: model.GateOpen}}
+	c := &journal.Campaign{Plan: p, State: state, Gate: model.Gate{Rollout: "r2", State: model.GateOpen}}
 	at := "2026-03-01T12:02:00Z"
 	for _, one := range []struct {
 		wait       rollout.Wait
@@ -219,7 +222,7 @@ func TestRolloutShowsNodesThatAreOrderedAgain(t *testing.T) {
 	if got := strings.Join(r.Since(before), ", "); got != "web1: waits to be ordered again, web2: waits to be ordered again" {
 		t.Errorf("watch prints %q", got)
 	}
-	if got := place(r, &store.Campaign{Plan: p, State: state, Gate: gate}, "web2", time.Now()); got != "it failed, and waits to be ordered again" {
+	if got := place(r, &journal.Campaign{Plan: p, State: state, Gate: gate}, "web2", time.Now()); got != "it failed, and waits to be ordered again" {
 		t.Errorf("explain prints %q", got)
 	}
 }

@@ -6,11 +6,13 @@ import (
 	"maps"
 	"slices"
 
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
 	"pulley/internal/rollout"
-	"pulley/internal/store"
+	"pulley/internal/rollout/journal"
 )
 
 // Reverting is the revert of the rollout in progress.
@@ -22,13 +24,13 @@ type Reverting struct {
 }
 
 // PlanRevert returns the revert of the rollout in progress, also of a paused or aborted one.
-func PlanRevert(ctx context.Context, s *store.Store, ref model.Ref) (Reverting, error) {
+func PlanRevert(ctx context.Context, s *etcd.DB, ref model.Ref) (Reverting, error) {
 	_, _, r, err := planRevert(ctx, s, ref)
 	return r, err
 }
 
-func planRevert(ctx context.Context, s *store.Store, ref model.Ref) (f store.FleetState, c *store.Campaign, r Reverting, err error) {
-	if c, _, err = s.Campaigns.Open(ctx, ref, nil); err != nil {
+func planRevert(ctx context.Context, s *etcd.DB, ref model.Ref) (f fleet.FleetState, c *journal.Campaign, r Reverting, err error) {
+	if c, _, err = journal.In(s).Open(ctx, ref, nil); err != nil {
 		return f, nil, r, err
 	}
 	if c == nil {
@@ -37,7 +39,7 @@ func planRevert(ctx context.Context, s *store.Store, ref model.Ref) (f store.Fle
 	if c.Plan.Kind != rollout.Take {
 		return f, nil, r, isJob(ref, c.Plan.ID)
 	}
-	if f, err = s.Fleet.State(ctx, ref); err != nil {
+	if f, err = fleet.In(s).State(ctx, ref); err != nil {
 		return f, nil, r, err
 	}
 	r.Rollout, r.Back = describeRollout(c.Plan, c.State, c.Gate), c.Desires.Target(promotion.Scope{Role: c.Plan.Role})
@@ -60,7 +62,7 @@ func planRevert(ctx context.Context, s *store.Store, ref model.Ref) (f store.Fle
 
 // RevertRollout carries out a planned revert: the rollout ends, and each node takes what is desired for it. It refuses the revert of
 // another rollout than the planned one.
-func RevertRollout(ctx context.Context, s *store.Store, ref model.Ref, planned Reverting, a promotion.Author) (done promotion.Targets, err error) {
+func RevertRollout(ctx context.Context, s *etcd.DB, ref model.Ref, planned Reverting, a promotion.Author) (done promotion.Targets, err error) {
 	err = promotion.Retry(func() error {
 		f, c, r, err := planRevert(ctx, s, ref)
 		if err != nil {
@@ -70,7 +72,7 @@ func RevertRollout(ctx context.Context, s *store.Store, ref model.Ref, planned R
 			return fmt.Errorf("cannot revert rollout %s of %s: it ended, and %s is in progress", planned.Rollout.ID, ref, c.Plan.ID)
 		}
 		if !a.Unsigned && a.Key == nil && promotion.Signers(f, promotion.Scope{Role: c.Plan.Role}) {
-			permitted, err := s.Campaigns.MayRevert(ctx, ref, c, a.At)
+			permitted, err := journal.In(s).MayRevert(ctx, ref, c, a.At)
 			if err != nil {
 				return err
 			}
@@ -78,7 +80,7 @@ func RevertRollout(ctx context.Context, s *store.Store, ref model.Ref, planned R
 				return promotion.UnsignedError("revert rollout "+c.Plan.ID, ref, "sign the permit to go back: give --sign-key FILE")
 			}
 		}
-		made, err := s.Campaigns.Revert(ctx, ref, c, a.Signing())
+		made, err := journal.In(s).Revert(ctx, ref, c, a.Signing())
 		done = promotion.Targets{Change: made, Made: true, Moves: r.Moves}
 		if h, held := f.Holds[promotion.Scope{}]; held {
 			done.Hold = &h
@@ -96,7 +98,7 @@ func AwaitingRevert(ref model.Ref, done promotion.Targets) fleet.Awaited {
 	for _, m := range done.Moves {
 		back[m.Node] = true
 	}
-	a.Has = func(f store.FleetState, n fleet.Node) bool {
+	a.Has = func(f fleet.FleetState, n fleet.Node) bool {
 		_, listed := f.Hosts[n.Node]
 		return listed && back[n.Node]
 	}
@@ -107,12 +109,12 @@ func AwaitingRevert(ref model.Ref, done promotion.Targets) fleet.Awaited {
 }
 
 // placeAfterRevert tells where a node stood in the rollout that the last change reverted; "" if it was another change.
-func placeAfterRevert(ctx context.Context, s *store.Store, ref model.Ref, gate model.Gate, node string) (string, error) {
-	last, err := s.Targets.Last(ctx, ref)
-	if err != nil || last == nil || last.Kind != store.Reverted || last.Epoch != gate.Epoch {
+func placeAfterRevert(ctx context.Context, s *etcd.DB, ref model.Ref, gate model.Gate, node string) (string, error) {
+	last, err := targets.In(s).Last(ctx, ref)
+	if err != nil || last == nil || last.Kind != targets.Reverted || last.Epoch != gate.Epoch {
 		return "", err
 	}
-	c, err := s.Campaigns.Get(ctx, ref, last.Rollout.ID, nil)
+	c, err := journal.In(s).Get(ctx, ref, last.Rollout.ID, nil)
 	if err != nil {
 		return "", err
 	}
@@ -133,7 +135,7 @@ func placeAfterRevert(ctx context.Context, s *store.Store, ref model.Ref, gate m
 }
 
 // begun reports whether a rollout ordered a node.
-func begun(c *store.Campaign, node string) bool {
+func begun(c *journal.Campaign, node string) bool {
 	if _, skipped := c.State.Skipped[node]; skipped {
 		return false
 	}

@@ -13,13 +13,18 @@ import (
 
 	"pulley/environments/applications"
 	"pulley/hieradata"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
+	"pulley/internal/machines/records"
 	"pulley/internal/model"
 	"pulley/internal/model/refusal"
 	"pulley/internal/promotion"
+	"pulley/internal/release"
 	"pulley/internal/rollout"
+	"pulley/internal/rollout/journal"
 	"pulley/internal/rollouts/preview"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // Rollout is a staged rollout, or a job, as operators see it.
@@ -163,9 +168,9 @@ type RolloutTarget struct {
 }
 
 // find reads the target. remedy is what signs the part of it that nobody signed; "" if all of it is signed.
-func (t RolloutTarget) find(ctx context.Context, s *store.Store, ref model.Ref, scope promotion.Scope, a promotion.Author) (target model.Target, remedy string, err error) {
+func (t RolloutTarget) find(ctx context.Context, s *etcd.DB, ref model.Ref, scope promotion.Scope, a promotion.Author) (target model.Target, remedy string, err error) {
 	if t.Version != "" {
-		d, err := s.Targets.Desires(ctx, ref)
+		d, err := targets.In(s).Desires(ctx, ref)
 		if err != nil {
 			return target, "", err
 		}
@@ -173,7 +178,7 @@ func (t RolloutTarget) find(ctx context.Context, s *store.Store, ref model.Ref, 
 		if err != nil {
 			return target, "", err
 		}
-		release, err := taker.Resolve(ctx, s.Releases, t.Version)
+		release, err := taker.Resolve(ctx, release.In(s), t.Version)
 		if err != nil {
 			return target, "", err
 		}
@@ -182,8 +187,8 @@ func (t RolloutTarget) find(ctx context.Context, s *store.Store, ref model.Ref, 
 		}
 	}
 	if t.Data != 0 {
-		g, err := s.Targets.Generation(ctx, ref.String(), t.Data)
-		if errors.Is(err, store.ErrNotFound) {
+		g, err := targets.In(s).Generation(ctx, ref.String(), t.Data)
+		if errors.Is(err, etcd.ErrNotFound) {
 			err = fmt.Errorf("%w\nrun `pulley data history -e %s` to list the generations", err, ref)
 		}
 		if err != nil {
@@ -204,11 +209,11 @@ type Author struct {
 }
 
 // Look runs a preview and shows its page. It returns the time of its end.
-type Look func(context.Context, *store.Store, model.Ref, preview.Query) (preview.Page, time.Time, error)
+type Look func(context.Context, *etcd.DB, model.Ref, preview.Query) (preview.Page, time.Time, error)
 
 // StartRollout starts a staged rollout of a target to all nodes, or to those of a role. From then on `pulley serve`
 // orders its nodes to take the target, batch by batch.
-func StartRollout(ctx context.Context, s *store.Store, ref model.Ref, scope promotion.Scope, to RolloutTarget, a Author) (r Rollout, err error) {
+func StartRollout(ctx context.Context, s *etcd.DB, ref model.Ref, scope promotion.Scope, to RolloutTarget, a Author) (r Rollout, err error) {
 	if scope.Node != "" {
 		return r, errors.New("a rollout is for all nodes or for a role: promote the release for one node")
 	}
@@ -230,7 +235,7 @@ func StartRollout(ctx context.Context, s *store.Store, ref model.Ref, scope prom
 var errDataChanged = errors.New("the live data changed meanwhile")
 
 // begin starts a rollout of a target: one attempt. remedy is what signs an unsigned one.
-func begin(ctx context.Context, s *store.Store, ref model.Ref, scope promotion.Scope, target model.Target, remedy string, a Author) (r Rollout, err error) {
+func begin(ctx context.Context, s *etcd.DB, ref model.Ref, scope promotion.Scope, target model.Target, remedy string, a Author) (r Rollout, err error) {
 	if scope.Role != "" && target.Data != 0 {
 		return r, errors.New("a generation of data is that of all nodes, and the rollout is of one role\nroll it out without --role")
 	}
@@ -256,7 +261,7 @@ func begin(ctx context.Context, s *store.Store, ref model.Ref, scope promotion.S
 		}
 	}
 	if !a.Rollout || !a.DryRun { // else the generation is not there, and the plan is all that can be said
-		if p.Plan, err = s.Campaigns.Start(ctx, ref, p.Desires, p.Plan, a.Signing()); err != nil {
+		if p.Plan, err = journal.In(s).Start(ctx, ref, p.Desires, p.Plan, a.Signing()); err != nil {
 			return r, err
 		}
 	}
@@ -267,7 +272,7 @@ func begin(ctx context.Context, s *store.Store, ref model.Ref, scope promotion.S
 
 // lookFirst runs the preview that the policy demands, and refuses a target that the policy does not allow. It returns the time of its
 // end. The start compares the targets that were read before it: a change in the meantime repeats it.
-func lookFirst(ctx context.Context, s *store.Store, ref model.Ref, p *PlannedRollout, a Author) (time.Time, error) {
+func lookFirst(ctx context.Context, s *etcd.DB, ref model.Ref, p *PlannedRollout, a Author) (time.Time, error) {
 	target, scope := p.Plan.Target, promotion.Scope{Role: p.Plan.Role}
 	if p.Desires.Gate.Rollout != "" { // the start refuses it
 		return p.Plan.At, nil
@@ -277,7 +282,7 @@ func lookFirst(ctx context.Context, s *store.Store, ref model.Ref, p *PlannedRol
 		again += fmt.Sprintf(" --data %d", target.Data)
 	}
 	if target.Release != "" {
-		r, err := s.Releases.Get(ctx, target.Release)
+		r, err := release.In(s).Get(ctx, target.Release)
 		if err != nil {
 			return p.Plan.At, err
 		}
@@ -320,9 +325,9 @@ const (
 )
 
 // ActOnRollout carries out an operator's act on the rollout in progress. node is for Skip only.
-func ActOnRollout(ctx context.Context, s *store.Store, ref model.Ref, act Act, node string, a promotion.Author) (r Rollout, err error) {
+func ActOnRollout(ctx context.Context, s *etcd.DB, ref model.Ref, act Act, node string, a promotion.Author) (r Rollout, err error) {
 	err = promotion.Retry(func() error {
-		c, _, err := s.Campaigns.Open(ctx, ref, nil)
+		c, _, err := journal.In(s).Open(ctx, ref, nil)
 		switch {
 		case err != nil:
 			return err
@@ -337,15 +342,15 @@ func ActOnRollout(ctx context.Context, s *store.Store, ref model.Ref, act Act, n
 			if c.Gate.State == model.GateAborted {
 				return fmt.Errorf("cannot pause rollout %s of %s: it was aborted", c.Plan.ID, ref)
 			}
-			c.Gate.State, err = model.GatePaused, s.Campaigns.Set(ctx, ref, c, model.GatePaused, nil, a.Author)
+			c.Gate.State, err = model.GatePaused, journal.In(s).Set(ctx, ref, c, model.GatePaused, nil, a.Author)
 		case Abort:
-			c.Gate.State, err = model.GateAborted, s.Campaigns.Set(ctx, ref, c, model.GateAborted, nil, a.Author)
+			c.Gate.State, err = model.GateAborted, journal.In(s).Set(ctx, ref, c, model.GateAborted, nil, a.Author)
 		case Resume:
 			if c.Gate.State != model.GatePaused {
 				return fmt.Errorf("cannot resume rollout %s of %s: it is not paused", c.Plan.ID, ref)
 			}
 			to = c.State.Resume()
-			c.Gate.State, err = model.GateOpen, s.Campaigns.Set(ctx, ref, c, model.GateOpen, &to, a.Author)
+			c.Gate.State, err = model.GateOpen, journal.In(s).Set(ctx, ref, c, model.GateOpen, &to, a.Author)
 		case Again:
 			n := 0
 			if to, n, err = c.State.Retry(c.Plan); err == nil && n == 0 && c.Gate.State != model.GateAborted {
@@ -354,14 +359,14 @@ func ActOnRollout(ctx context.Context, s *store.Store, ref model.Ref, act Act, n
 			if err != nil {
 				return fmt.Errorf("cannot repeat rollout %s of %s: %w", c.Plan.ID, ref, err)
 			}
-			c.Gate.State, err = model.GateOpen, s.Campaigns.Set(ctx, ref, c, model.GateOpen, &to, a.Author)
+			c.Gate.State, err = model.GateOpen, journal.In(s).Set(ctx, ref, c, model.GateOpen, &to, a.Author)
 		case Approve:
 			if to, err = c.State.Approve(c.Plan); err == nil {
-				err = s.Campaigns.Update(ctx, ref, c, to)
+				err = journal.In(s).Update(ctx, ref, c, to)
 			}
 		case Skip:
 			if to, err = c.State.Skip(c.Plan, node); err == nil {
-				err = s.Campaigns.Update(ctx, ref, c, to)
+				err = journal.In(s).Update(ctx, ref, c, to)
 			}
 		}
 		if errors.Is(err, rollout.ErrPassed) || errors.Is(err, rollout.ErrUnknown) {
@@ -376,13 +381,13 @@ func ActOnRollout(ctx context.Context, s *store.Store, ref model.Ref, act Act, n
 }
 
 // Rollouts lists the staged rollouts, or the jobs, of an environment, newest first. damaged names unreadable keys.
-func Rollouts(ctx context.Context, s *store.Store, ref model.Ref, kind rollout.Kind) (all []Rollout, damaged []string, err error) {
-	campaigns, damaged, err := s.Campaigns.List(ctx, ref)
+func Rollouts(ctx context.Context, s *etcd.DB, ref model.Ref, kind rollout.Kind) (all []Rollout, damaged []string, err error) {
+	campaigns, damaged, err := journal.In(s).List(ctx, ref)
 	if err != nil {
 		return nil, nil, err
 	}
 	if len(campaigns) == 0 {
-		if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
+		if _, err := fleet.FindEnvironment(ctx, specs.In(s), ref); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -399,10 +404,10 @@ func Rollouts(ctx context.Context, s *store.Store, ref model.Ref, kind rollout.K
 
 // LookAtRollout reads one rollout or job, also one that ended; "" is the one in progress, or else the newest, of this kind. It computes
 // what it waits for as `pulley serve` does. With an id, an empty kind is any.
-func LookAtRollout(ctx context.Context, s *store.Store, ref model.Ref, kind rollout.Kind, id string, now time.Time) (Rollout, error) {
+func LookAtRollout(ctx context.Context, s *etcd.DB, ref model.Ref, kind rollout.Kind, id string, now time.Time) (Rollout, error) {
 	var known *rollout.Plan
 	if id == "" {
-		c, _, err := s.Campaigns.Open(ctx, ref, nil)
+		c, _, err := journal.In(s).Open(ctx, ref, nil)
 		if err != nil {
 			return Rollout{}, err
 		}
@@ -411,13 +416,13 @@ func LookAtRollout(ctx context.Context, s *store.Store, ref model.Ref, kind roll
 		}
 	}
 	if id == "" {
-		campaigns, _, err := s.Campaigns.List(ctx, ref)
+		campaigns, _, err := journal.In(s).List(ctx, ref)
 		if err != nil {
 			return Rollout{}, err
 		}
-		at := slices.IndexFunc(campaigns, func(c store.Campaign) bool { return c.Plan.Kind == kind })
+		at := slices.IndexFunc(campaigns, func(c journal.Campaign) bool { return c.Plan.Kind == kind })
 		if at < 0 {
-			if _, err := fleet.FindEnvironment(ctx, s.Environments, ref); err != nil {
+			if _, err := fleet.FindEnvironment(ctx, specs.In(s), ref); err != nil {
 				return Rollout{}, err
 			}
 			start := "rollout start VERSION"
@@ -429,21 +434,21 @@ func LookAtRollout(ctx context.Context, s *store.Store, ref model.Ref, kind roll
 		id = campaigns[at].Plan.ID
 	}
 	r, _, err := lookAtRollout(ctx, s, ref, id, known, now)
-	if errors.Is(err, store.ErrNotFound) || err == nil && kind != "" && r.Kind != kind {
+	if errors.Is(err, etcd.ErrNotFound) || err == nil && kind != "" && r.Kind != kind {
 		err = fmt.Errorf("%s has no %s %s\n`pulley %s list -e %s` lists them", ref, noun(kind), id, noun(kind), ref)
 	}
 	return r, err
 }
 
 // Again reads the same rollout or job again, but not its plan, which never changes and may be of ten thousand nodes.
-func (r Rollout) Again(ctx context.Context, s *store.Store, ref model.Ref, now time.Time) (Rollout, error) {
+func (r Rollout) Again(ctx context.Context, s *etcd.DB, ref model.Ref, now time.Time) (Rollout, error) {
 	r, _, err := lookAtRollout(ctx, s, ref, r.ID, r.plan, now)
 	return r, err
 }
 
 // lookAtRollout reads one rollout or job. known is its plan, or nil.
-func lookAtRollout(ctx context.Context, s *store.Store, ref model.Ref, id string, known *rollout.Plan, now time.Time) (r Rollout, c *store.Campaign, err error) {
-	c, err = s.Campaigns.Get(ctx, ref, id, known)
+func lookAtRollout(ctx context.Context, s *etcd.DB, ref model.Ref, id string, known *rollout.Plan, now time.Time) (r Rollout, c *journal.Campaign, err error) {
+	c, err = journal.In(s).Get(ctx, ref, id, known)
 	if err != nil {
 		return r, nil, err
 	}
@@ -453,7 +458,7 @@ func lookAtRollout(ctx context.Context, s *store.Store, ref model.Ref, id string
 	}
 	quiet := map[string]time.Time{}
 	step, _, err := rollout.Decide(c.Plan, c.State, now, func(needs rollout.Needs) (rollout.Observed, error) {
-		o, err := s.Campaigns.Observe(ctx, ref, c, needs, store.RecordAway, now)
+		o, err := journal.In(s).Observe(ctx, ref, c, needs, records.Away, now)
 		for node, n := range o.Nodes {
 			if n.Assigned == nil || n.StatusAt > n.AssignedAt {
 				continue

@@ -17,10 +17,10 @@ import (
 	"time"
 
 	"pulley/internal/atomicfile"
+	"pulley/internal/etcd"
 	"pulley/internal/join/server"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
-	"pulley/internal/store"
 )
 
 const (
@@ -123,7 +123,7 @@ func (a *Agents) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer done()
 	f, err := a.open(r.Context(), digest)
 	switch {
-	case errors.Is(err, store.ErrNotFound):
+	case errors.Is(err, etcd.ErrNotFound):
 		http.Error(w, "no agent of this digest is published, nor one of --agent", http.StatusNotFound)
 		return
 	case err != nil:
@@ -227,7 +227,7 @@ func (a *Agents) find(ctx context.Context, digest string) (content.Program, erro
 	}
 	program, ok := a.published[digest]
 	if age := time.Since(a.read); age >= publishedFor && (!ok || age >= time.Minute) { // one may have been pruned
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), store.DefaultTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), etcd.DefaultTimeout)
 		defer cancel()
 		all, err := a.src.Agents(ctx)
 		if err != nil && !errors.As(err, new(*release.UnreadableReleases)) {
@@ -242,7 +242,7 @@ func (a *Agents) find(ctx context.Context, digest string) (content.Program, erro
 		program, ok = a.published[digest]
 	}
 	if !ok {
-		return content.Program{}, store.ErrNotFound
+		return content.Program{}, etcd.ErrNotFound
 	}
 	return program, nil
 }

@@ -15,9 +15,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"pulley/internal/etcd"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
-	"pulley/internal/store"
 )
 
 // published is an etcd with one program, and a version that cannot be read: it must keep no node from the others.
@@ -31,14 +31,14 @@ func (p *published) Agents(context.Context) ([]release.SignedAgent, error) {
 	p.reads.Add(1)
 	r := release.SignedAgent{}
 	r.Platforms = map[string]content.Program{"linux/amd64": p.program}
-	return []release.SignedAgent{r}, &release.UnreadableReleases{Versions: []string{"9.9.9"}, Errors: []error{&store.UnreadableError{}}}
+	return []release.SignedAgent{r}, &release.UnreadableReleases{Versions: []string{"9.9.9"}, Errors: []error{&etcd.UnreadableError{}}}
 }
 
 func (p *published) Object(_ context.Context, hash string) ([]byte, error) {
 	if b, ok := p.objects[hash]; ok {
 		return b, nil
 	}
-	return nil, store.ErrNotFound
+	return nil, etcd.ErrNotFound
 }
 
 func pack(t *testing.T, program []byte) *published {

@@ -17,10 +17,13 @@ import (
 	"time"
 
 	"pulley/internal/access/fleetca"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
+	"pulley/internal/etcd/cluster"
 	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/serve/member"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // A backup is a tar archive: etcd's snapshot, then the mark of an authenticated folder, then the files of the CA, then
@@ -37,7 +40,7 @@ const maxKeyFile = 1 << 20
 
 // Backup writes a backup of a data folder and of its etcd. It contains private keys. If etcd has no quorum, old is true:
 // the backup may lack etcd's newest writes.
-func Backup(ctx context.Context, dir string, st *store.Store, now time.Time, out io.Writer) (old bool, err error) {
+func Backup(ctx context.Context, dir string, st *etcd.DB, now time.Time, out io.Writer) (old bool, err error) {
 	snapshot, err := os.CreateTemp(dir, ".backup-") // 0600; the archive needs its size first
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, fmt.Errorf("cannot back up %s: there is no such folder\ngive the data folder of `pulley serve`: --data-dir", dir)
@@ -51,7 +54,7 @@ func Backup(ctx context.Context, dir string, st *store.Store, now time.Time, out
 	}
 	// The archive may be on the same disk.
 	fits := func(bytes int64) error { return fitsBesideEtcd(dir, 2*bytes) }
-	if old, err = st.Cluster.Snapshot(ctx, fits, snapshot); err != nil {
+	if old, err = cluster.In(st).Snapshot(ctx, fits, snapshot); err != nil {
 		return old, err
 	}
 	size, err := snapshot.Seek(0, io.SeekCurrent)
@@ -94,7 +97,7 @@ type Anchored struct {
 
 // Restore makes a data folder from a backup. The folder must be empty or missing; after an error it is empty again. Each
 // environment gets an epoch above the lost ones and a paused gate.
-func Restore(ctx context.Context, in io.Reader, c member.SecureConfig, a store.Author) (anchored []Anchored, err error) {
+func Restore(ctx context.Context, in io.Reader, c member.SecureConfig, a targets.Author) (anchored []Anchored, err error) {
 	if left, err := os.ReadDir(c.Dir); err == nil && len(left) > 0 {
 		return nil, fmt.Errorf("cannot restore into %s: the folder is not empty\ngive --data-dir an empty folder", c.Dir)
 	} else if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -105,9 +108,9 @@ func Restore(ctx context.Context, in io.Reader, c member.SecureConfig, a store.A
 	}
 	made, err := unpack(in, c.Dir)
 	if err == nil {
-		err = member.Restore(ctx, c, func(ctx context.Context, st *store.Store) error {
+		err = member.Restore(ctx, c, func(ctx context.Context, st *etcd.DB) error {
 			// A full etcd's snapshot contains the alarm about missing space.
-			if _, _, err := st.Cluster.Heal(ctx, store.TightPercent); err != nil {
+			if _, _, err := cluster.In(st).Heal(ctx, cluster.TightPercent); err != nil {
 				return err
 			}
 			anchored, err = anchor(ctx, st, a)
@@ -184,8 +187,8 @@ func writeNew(file string, from io.Reader) error {
 }
 
 // anchor marks all environments as restored.
-func anchor(ctx context.Context, st *store.Store, a store.Author) ([]Anchored, error) {
-	names, err := st.Environments.List(ctx)
+func anchor(ctx context.Context, st *etcd.DB, a targets.Author) ([]Anchored, error) {
+	names, err := specs.In(st).List(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -196,7 +199,7 @@ func anchor(ctx context.Context, st *store.Store, a store.Author) ([]Anchored, e
 		if err != nil {
 			continue // it can have no nodes
 		}
-		epoch, err := st.Targets.Anchor(ctx, ref, a)
+		epoch, err := targets.In(st).Anchor(ctx, ref, a)
 		if err != nil { // the other environments are marked all the same
 			problems = append(problems, fmt.Errorf("environment %s: %w", ref, err))
 			continue

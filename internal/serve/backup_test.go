@@ -7,20 +7,22 @@ import (
 	"time"
 
 	"pulley/environments"
-	"pulley/internal/store"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
+	"pulley/internal/specs"
 	"pulley/internal/testbed/etcdtest"
 )
 
 // backedUp returns a store with an environment, and the server of its etcd.
-func backedUp(t *testing.T) (*store.Store, *etcdtest.Server) {
+func backedUp(t *testing.T) (*etcd.DB, *etcdtest.Server) {
 	t.Helper()
 	s := etcdtest.Start(t)
-	st, err := store.Open(store.Config{Endpoints: []string{s.Endpoint}})
+	st, err := etcd.Open(etcd.Config{Endpoints: []string{s.Endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = st.Close() })
-	if err := st.Environments.PutSpec(t.Context(), &environments.Environment{Name: "dev"}, 0); err != nil {
+	if err := specs.In(st).PutSpec(t.Context(), &environments.Environment{Name: "dev"}, 0); err != nil {
 		t.Fatal(err)
 	}
 	return st, s
@@ -29,7 +31,7 @@ func backedUp(t *testing.T) (*store.Store, *etcdtest.Server) {
 // restored restores a backup into a new folder, and returns the epoch of its environment.
 func restored(t *testing.T, backup []byte, at time.Time) int64 {
 	t.Helper()
-	all, err := Restore(t.Context(), bytes.NewReader(backup), secureConfig(t), store.Author{By: "ann", At: at})
+	all, err := Restore(t.Context(), bytes.NewReader(backup), secureConfig(t), targets.Author{By: "ann", At: at})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +72,7 @@ func TestFailedBackupIsNotRestored(t *testing.T) {
 	if !found {
 		t.Fatal("the archive has another last file")
 	}
-	_, err := Restore(t.Context(), bytes.NewReader(part), secureConfig(t), store.Author{By: "ann", At: time.Now()})
+	_, err := Restore(t.Context(), bytes.NewReader(part), secureConfig(t), targets.Author{By: "ann", At: time.Now()})
 	if err == nil || !strings.Contains(err.Error(), "it is incomplete") {
 		t.Error(err)
 	}

@@ -6,9 +6,10 @@ import (
 	"slices"
 	"time"
 
+	"pulley/internal/access"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/puppetserver"
-	"pulley/internal/store"
 )
 
 const (
@@ -28,7 +29,7 @@ type cleanups struct {
 
 // work does all that is due.
 func (c *cleanups) work(ctx context.Context) error {
-	all, damaged, err := c.Store.Joins.Cleanups(ctx)
+	all, damaged, err := access.JoinsIn(c.DB).Cleanups(ctx)
 	var problems []error
 	if len(damaged) > 0 {
 		problems = append(problems, damagedError(damaged))
@@ -38,7 +39,7 @@ func (c *cleanups) work(ctx context.Context) error {
 	}
 	for i, one := range all {
 		if one.Unread() {
-			all[i], err = c.Store.Joins.FindSteps(ctx, one)
+			all[i], err = access.JoinsIn(c.DB).FindSteps(ctx, one)
 			problems = append(problems, err)
 		}
 	}
@@ -59,7 +60,7 @@ func (c *cleanups) work(ctx context.Context) error {
 }
 
 // clean works on one node. It stores what is left, and why.
-func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver.Credentials) error {
+func (c *cleanups) clean(ctx context.Context, of access.Cleanup, own puppetserver.Credentials) error {
 	if rewound, err := c.rewound(ctx, of.Environment); err != nil || rewound { // the node may be back since then
 		return err
 	}
@@ -67,7 +68,7 @@ func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver
 	left := of
 	left.Steps = nil
 	for _, step := range of.Steps {
-		if step.Kind == store.CleanUnread {
+		if step.Kind == access.CleanUnread {
 			left.Steps = append(left.Steps, step)
 			continue
 		}
@@ -77,19 +78,19 @@ func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver
 			continue
 		}
 		returned, moved, failed := false, (*model.Ref)(nil), error(nil)
-		err := c.Store.Joins.AtPuppetCA(ctx, of.Certname, func(ctx context.Context) error {
-			holder, err := c.Store.Joins.Holder(ctx, of.Environment, of.Node)
+		err := access.JoinsIn(c.DB).AtPuppetCA(ctx, of.Certname, func(ctx context.Context) error {
+			holder, err := access.JoinsIn(c.DB).Holder(ctx, of.Environment, of.Node)
 			if err == nil && holder.Returned() {
-				leaves, err := c.Store.Joins.Leaves(ctx, of.Environment)
+				leaves, err := access.JoinsIn(c.DB).Leaves(ctx, of.Environment)
 				if returned = err == nil && !leaves; leaves {
-					err = store.ErrConflict
+					err = etcd.ErrConflict
 				}
 				return err
 			}
 			if err != nil {
 				return err
 			}
-			if moved, err = c.Store.Joins.NamesakeAt(ctx, of.Environment, of.Node, step.URL); err == nil && moved == nil {
+			if moved, err = access.JoinsIn(c.DB).NamesakeAt(ctx, of.Environment, of.Node, step.URL); err == nil && moved == nil {
 				failed = c.do(ctx, step, of, own)
 			}
 			return err
@@ -102,7 +103,7 @@ func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver
 		switch {
 		case ctx.Err() != nil:
 			return ctx.Err()
-		case errors.Is(err, store.ErrConflict): // another serve does the same, the next machine gets its certificate, or its environment is being destroyed
+		case errors.Is(err, etcd.ErrConflict): // another serve does the same, the next machine gets its certificate, or its environment is being destroyed
 			left.Steps = append(left.Steps, step)
 		case err != nil:
 			return err
@@ -126,12 +127,12 @@ func (c *cleanups) clean(ctx context.Context, of store.Cleanup, own puppetserver
 	if slices.Equal(left.Steps, of.Steps) {
 		return nil
 	}
-	return c.Store.Joins.PutCleanup(ctx, left)
+	return access.JoinsIn(c.DB).PutCleanup(ctx, left)
 }
 
 // do does one step.
-func (c *cleanups) do(ctx context.Context, step store.CleanupStep, of store.Cleanup, own puppetserver.Credentials) error {
-	if step.Kind == store.CleanPuppetDB {
+func (c *cleanups) do(ctx context.Context, step access.CleanupStep, of access.Cleanup, own puppetserver.Credentials) error {
+	if step.Kind == access.CleanPuppetDB {
 		client, err := puppetserver.NewPuppetDB(step.URL, own, c.Now)
 		if err != nil {
 			return err

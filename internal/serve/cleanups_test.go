@@ -6,9 +6,13 @@ import (
 
 	"pulley/environments"
 	"pulley/environments/settings"
+	"pulley/internal/access"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
+	"pulley/internal/machines/records"
 	"pulley/internal/model"
 	"pulley/internal/puppetserver"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/observe"
 )
@@ -18,15 +22,15 @@ import (
 func TestCleanupsOfADestructionStay(t *testing.T) {
 	t.Parallel()
 	server, ctx, dev := etcdtest.Start(t), t.Context(), model.Ref{Environment: "dev"}
-	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}})
+	s, err := etcd.Open(etcd.Config{Endpoints: []string{server.Endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	spec := &environments.Environment{Name: "dev", Puppet: settings.PuppetSettings{PuppetDB: "https://127.0.0.1:1"}}
-	err = s.Environments.PutSpec(ctx, spec, 0)
+	err = specs.In(s).PutSpec(ctx, spec, 0)
 	if err == nil {
-		err = s.Fleet.Register(ctx, "dev", model.Host{Node: "web1", Role: "web"})
+		err = fleet.In(s).Register(ctx, "dev", model.Host{Node: "web1", Role: "web"})
 	}
 	if err == nil { // as a destruction writes it first
 		_, err = server.Client().Put(ctx, "/pulley/v1/cleanups/dev/web1", `{"v":1,"node":"web1","certname":"web1","removed":"2026-11-26T12:00:00Z","by":"ann","steps":[{"kind":"puppetdb","url":"https://127.0.0.1:1"}]}`)
@@ -34,24 +38,24 @@ func TestCleanupsOfADestructionStay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cleanups{Tasks: &Tasks{TasksConfig: TasksConfig{Store: s, Now: time.Now, Log: (&observe.Log{}).Logger()}}, failed: pauses{}}
+	c := &cleanups{Tasks: &Tasks{TasksConfig: TasksConfig{DB: s, Now: time.Now, Log: (&observe.Log{}).Logger()}}, failed: pauses{}}
 	left := func() bool {
 		t.Helper()
-		all, _, err := s.Joins.Cleanups(ctx)
+		all, _, err := access.JoinsIn(s).Cleanups(ctx)
 		for _, one := range all {
 			if err == nil {
 				err = c.clean(ctx, one, puppetserver.Credentials{})
 			}
 		}
 		if err == nil {
-			all, _, err = s.Joins.Cleanups(ctx)
+			all, _, err = access.JoinsIn(s).Cleanups(ctx)
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 		return len(all) > 0
 	}
-	destruction, err := s.Machines.BeginApply(ctx, dev, "ann")
+	destruction, err := records.In(s).BeginApply(ctx, dev, "ann")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -83,28 +87,28 @@ func TestCleanupsOfADestructionStay(t *testing.T) {
 func TestRemovalOfADamagedEnvironmentIsCleanedLater(t *testing.T) {
 	t.Parallel()
 	server, ctx, dev := etcdtest.Start(t), t.Context(), model.Ref{Environment: "dev"}
-	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}})
+	s, err := etcd.Open(etcd.Config{Endpoints: []string{server.Endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	spec := "/pulley/v1/environments/dev/spec"
 	if _, err = server.Client().Put(ctx, spec, "?"); err == nil {
-		err = s.Fleet.Register(ctx, "dev", model.Host{Node: "web1", Role: "web"})
+		err = fleet.In(s).Register(ctx, "dev", model.Host{Node: "web1", Role: "web"})
 	}
 	if err == nil {
-		err = s.Joins.RemoveNode(ctx, dev, "web1", store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord)
+		err = access.JoinsIn(s).RemoveNode(ctx, dev, "web1", access.Removal{At: time.Now(), By: "ann"}, records.Left)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &cleanups{Tasks: &Tasks{TasksConfig: TasksConfig{Store: s, Now: time.Now, Log: (&observe.Log{}).Logger()}}, failed: pauses{}}
-	look := func() *store.Cleanup {
+	c := &cleanups{Tasks: &Tasks{TasksConfig: TasksConfig{DB: s, Now: time.Now, Log: (&observe.Log{}).Logger()}}, failed: pauses{}}
+	look := func() *access.Cleanup {
 		t.Helper()
 		if err := c.work(ctx); err != nil {
 			t.Fatal(err)
 		}
-		left, err := s.Joins.Cleanup(ctx, dev, "web1")
+		left, err := access.JoinsIn(s).Cleanup(ctx, dev, "web1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,11 +120,11 @@ func TestRemovalOfADamagedEnvironmentIsCleanedLater(t *testing.T) {
 	if _, err := server.Client().Delete(ctx, spec); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Environments.PutSpec(ctx, &environments.Environment{Name: "dev", Puppet: settings.PuppetSettings{
+	if err := specs.In(s).PutSpec(ctx, &environments.Environment{Name: "dev", Puppet: settings.PuppetSettings{
 		Servers: map[string]settings.PuppetServer{"eu1": {Address: "10.0.0.1", Name: "puppet.example.com"}}, CA: settings.PuppetCA{URL: "https://10.0.0.1"}}}, 0); err != nil {
 		t.Fatal(err)
 	}
-	if left := look(); left == nil || len(left.Steps) != 1 || left.Steps[0].Kind != store.CleanCertificate || left.Steps[0].URL != "https://10.0.0.1" {
+	if left := look(); left == nil || len(left.Steps) != 1 || left.Steps[0].Kind != access.CleanCertificate || left.Steps[0].URL != "https://10.0.0.1" {
 		t.Errorf("with a repaired environment: %+v", left)
 	}
 }

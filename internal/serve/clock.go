@@ -13,7 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pulley/internal/access/fleetca"
-	"pulley/internal/store"
+	"pulley/internal/etcd"
+	"pulley/internal/etcd/cluster"
 )
 
 // Limits of a clock. A wrong clock replaces certificates, ends holds and tokens, and makes all nodes look silent. Below
@@ -114,8 +115,8 @@ func (c *clock) time() time.Time {
 }
 
 // start checks the clock against the newest reports of nodes and the mark.
-func (c *clock) start(ctx context.Context, st *store.Store) error {
-	c.nodes = st.Cluster.NodesTime
+func (c *clock) start(ctx context.Context, st *etcd.DB) error {
+	c.nodes = cluster.In(st).NodesTime
 	reported, err := c.nodes(ctx)
 	if err != nil {
 		return err

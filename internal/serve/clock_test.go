@@ -11,8 +11,9 @@ import (
 	"time"
 
 	"pulley/internal/access/fleetca"
+	"pulley/internal/desired/control"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
-	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -20,7 +21,7 @@ import (
 // clock is wrong. One node with a wrong clock must not stop serve.
 func TestClockIsComparedWithTheNewestReports(t *testing.T) {
 	t.Parallel()
-	st, err := store.Open(store.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
+	st, err := etcd.Open(etcd.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,7 +33,7 @@ func TestClockIsComparedWithTheNewestReports(t *testing.T) {
 	}
 	report := func(node string, at time.Time) {
 		t.Helper()
-		if err := st.Node.Report(t.Context(), model.Identity{Environment: "dev", Node: node, Role: "compute"}, model.Status{Node: node, SeenAt: at}, nil, nil); err != nil {
+		if err := control.In(st).Report(t.Context(), model.Identity{Environment: "dev", Node: node, Role: "compute"}, model.Status{Node: node, SeenAt: at}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -67,7 +68,7 @@ func TestClockIsComparedWithTheNewestReports(t *testing.T) {
 // delete tokens.
 func TestJumpAfterTheCheckOfTheClockChangesNothing(t *testing.T) {
 	t.Parallel()
-	st, err := store.Open(store.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
+	st, err := etcd.Open(etcd.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,7 +139,7 @@ func serveRan(t *testing.T, at time.Time) (dir string) {
 // A machine boots with a clock that is ahead, and NTP corrects it later. The fleet needs no operator.
 func TestCorrectedClockDoesNotStopServe(t *testing.T) {
 	t.Parallel()
-	st, err := store.Open(store.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
+	st, err := etcd.Open(etcd.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +149,7 @@ func TestCorrectedClockDoesNotStopServe(t *testing.T) {
 	for _, reports := range []bool{false, true} {
 		for node := 0; reports && node < 3; node++ {
 			id := model.Identity{Environment: "dev", Node: fmt.Sprintf("compute%d", node), Role: "compute"}
-			if err := st.Node.Report(t.Context(), id, model.Status{Node: id.Node, SeenAt: right}, nil, nil); err != nil {
+			if err := control.In(st).Report(t.Context(), id, model.Status{Node: id.Node, SeenAt: right}, nil, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -189,7 +190,7 @@ func TestCorrectedClockDoesNotStopServe(t *testing.T) {
 // Each step is small. Together they end tokens and replace certificates as one large step does.
 func TestSmallStepsOfTheClockAddUp(t *testing.T) {
 	t.Parallel()
-	st, err := store.Open(store.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
+	st, err := etcd.Open(etcd.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -219,7 +220,7 @@ func TestSmallStepsOfTheClockAddUp(t *testing.T) {
 // The timer of a virtual machine stops while its host pauses it. The nodes know that its clock is right.
 func TestPausedMachineKeepsItsRightClock(t *testing.T) {
 	t.Parallel()
-	st, err := store.Open(store.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
+	st, err := etcd.Open(etcd.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +229,7 @@ func TestPausedMachineKeepsItsRightClock(t *testing.T) {
 	report := func(at time.Time) {
 		for node := range 3 {
 			id := model.Identity{Environment: "dev", Node: fmt.Sprintf("compute%d", node), Role: "compute"}
-			if err := st.Node.Report(t.Context(), id, model.Status{Node: id.Node, SeenAt: at}, nil, nil); err != nil {
+			if err := control.In(st).Report(t.Context(), id, model.Status{Node: id.Node, SeenAt: at}, nil, nil); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"pulley/internal/store"
+	"pulley/internal/etcd/cluster"
 )
 
 // etcdReserve is the room that etcd needs on its disk: without room for its log it stops. It is that of a node
@@ -61,9 +61,9 @@ func (t *Tasks) checkDisk(ctx context.Context) error {
 	case !write:
 	case next.low:
 		path, _ := filepath.Abs(t.EtcdDir) // "" beside an error: the record then has no path
-		err = t.Store.Cluster.NoteDisk(ctx, store.Disk{Hostname: t.Hostname, Path: path, Free: free, At: next.at})
+		err = cluster.In(t.DB).NoteDisk(ctx, cluster.Disk{Hostname: t.Hostname, Path: path, Free: free, At: next.at})
 	default:
-		err = t.Store.Cluster.ForgetDisk(ctx)
+		err = cluster.In(t.DB).ForgetDisk(ctx)
 	}
 	if err == nil {
 		t.disk = next
@@ -78,7 +78,7 @@ func (t *Tasks) checkDisk(ctx context.Context) error {
 func (d disk) next(free int64, now time.Time) (next disk, write bool) {
 	low := free < lowDisk || d.low && free < roomyDisk
 	switch {
-	case low == d.low && d.looked && (!low || now.Sub(d.at) < store.DiskRecorded && free >= d.free/2 && free <= d.free*2):
+	case low == d.low && d.looked && (!low || now.Sub(d.at) < cluster.DiskRecorded && free >= d.free/2 && free <= d.free*2):
 		return d, false
 	case low:
 		return disk{looked: true, low: true, free: free, at: now}, true

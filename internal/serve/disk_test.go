@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"pulley/internal/store"
+	"pulley/internal/etcd/cluster"
 )
 
 // Status and doctor must know of a nearly full disk before etcd stops. A record every few seconds would fill the disk.
@@ -25,8 +25,8 @@ func TestDiskIsRecordedWhenItsStateChanges(t *testing.T) {
 		{free: 900 * mib, low: true},
 		{free: 499 * mib, write: true, low: true}, // half
 		{free: 1030 * mib, write: true, low: true},
-		{free: 1030 * mib, low: true},                                         // above the limit, and below the end of the warning
-		{free: 1030 * mib, after: store.DiskRecorded, write: true, low: true}, // before etcd deletes the record
+		{free: 1030 * mib, low: true},                                           // above the limit, and below the end of the warning
+		{free: 1030 * mib, after: cluster.DiskRecorded, write: true, low: true}, // before etcd deletes the record
 		{free: 1200 * mib, write: true},
 		{free: 1030 * mib},
 		{free: 0, write: true, low: true},

@@ -11,12 +11,14 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"pulley/internal/access"
+	"pulley/internal/etcd/cluster"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/notify"
 	"pulley/internal/pki"
 	"pulley/internal/rollout"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // Times between the beginnings of two reads of all nodes: a large fleet is read more rarely, and a failing node is seen within a minute.
@@ -188,7 +190,7 @@ type counting struct {
 
 // count reads each environment once. One that cannot be read keeps its numbers, whose time says how old they are.
 func (t counting) count(ctx context.Context) error {
-	refs, err := t.Store.Environments.Named(ctx)
+	refs, err := specs.In(t.DB).Named(ctx)
 	if err != nil {
 		return err
 	}
@@ -200,14 +202,14 @@ func (t counting) count(ctx context.Context) error {
 			delete(t.known, ref)
 		}
 	}
-	backup, err := t.Store.Cluster.Backup(ctx)
+	backup, err := cluster.In(t.DB).Backup(ctx)
 	if err == nil {
 		t.board.set(subject{of: "backup"}, gauge(backupMetric, instant(backup)))
 	}
 	problems := []error{err}
 	for _, ref := range refs {
 		began := t.Now()
-		tally, err := fleet.Count(ctx, t.Store, ref, began)
+		tally, err := fleet.Count(ctx, t.DB, ref, began)
 		if err != nil {
 			t.troubles.unread(ref)
 			problems = append(problems, fmt.Errorf("environment %s: %w", ref, err))
@@ -258,7 +260,7 @@ func (t *Tasks) showCertificates(ctx context.Context) error {
 	var ending []notify.Trouble
 	end := func(cause, name string) {
 		ending = append(ending, notify.Trouble{
-			Kind: store.CertificatesEnd, Cause: cause, Nodes: []string{name}, Count: 1, Text: "Run `pulley doctor`: it names each with its end and its remedy.",
+			Kind: notify.CertificatesEnd, Cause: cause, Nodes: []string{name}, Count: 1, Text: "Run `pulley doctor`: it names each with its end and its remedy.",
 		})
 	}
 	now := t.Now()
@@ -275,7 +277,7 @@ func (t *Tasks) showCertificates(ctx context.Context) error {
 			all = append(all, gauge(certificateMetric, instant(id.Leaf().NotAfter), kind, ""))
 		}
 	}
-	operators, damaged, err := t.Store.Identities.Operators(ctx)
+	operators, damaged, err := access.IdentitiesIn(t.DB).Operators(ctx)
 	var first time.Time
 	for name, o := range operators {
 		if !o.Live() {
@@ -297,7 +299,7 @@ func (t *Tasks) showCertificates(ctx context.Context) error {
 }
 
 // showIdentities shows the first end of the certificates of an environment's nodes.
-func (b *board) showIdentities(env string, identities map[string]store.Identity) {
+func (b *board) showIdentities(env string, identities map[string]access.Identity) {
 	var first time.Time
 	for _, i := range identities {
 		if i.Live() {

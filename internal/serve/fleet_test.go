@@ -16,6 +16,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/testutil/promlint"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"pulley/internal/desired/control"
+	"pulley/internal/etcd/cluster"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
 	"pulley/internal/testbed/observe"
@@ -57,21 +60,21 @@ func TestMetricsCountNodesRunsAndRollouts(t *testing.T) {
 	st, server := backedUp(t)
 	ctx, registry := t.Context(), prometheus.NewRegistry()
 	now := time.Now().UTC().Truncate(time.Second)
-	tasks, err := NewTasks(TasksConfig{Store: st, Now: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler), Metrics: registry, Version: "1.2.3"})
+	tasks, err := NewTasks(TasksConfig{DB: st, Now: func() time.Time { return now }, Log: slog.New(slog.DiscardHandler), Metrics: registry, Version: "1.2.3"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = st.Fleet.Watch(ctx, tasks.saw) }()
+	go func() { _ = fleet.In(st).Watch(ctx, tasks.saw) }()
 	apply(t, st, "roles:\n  web: {cardinality: 4}\n  db: {cardinality: 1}\n")
 	for _, node := range []string{"web1", "web2", "web3"} {
-		if err := st.Fleet.Register(ctx, "dev", model.Host{Node: node, Role: "web", At: now}); err != nil {
+		if err := fleet.In(st).Register(ctx, "dev", model.Host{Node: node, Role: "web", At: now}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	report := func(node, role string, s model.Status, runs ...model.EncodedRun) {
 		t.Helper()
 		s.Node, s.Role, s.Settings = node, role, model.DefaultSettings()
-		if err := st.Node.Report(ctx, model.Identity{Node: node, Role: role, Environment: "dev"}, s, runs, nil); err != nil {
+		if err := control.In(st).Report(ctx, model.Identity{Node: node, Role: role, Environment: "dev"}, s, runs, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -84,7 +87,7 @@ func TestMetricsCountNodesRunsAndRollouts(t *testing.T) {
 	report("web2", "web", model.Status{Enforcing: target, Target: target, SeenAt: now.Add(-time.Minute), Attempt: attempt, Outcome: model.Failed})
 	report("web3", "web", model.Status{LastGood: target, Enforcing: target, SeenAt: now.Add(-time.Hour)})
 	report("evil", "an invented role", model.Status{SeenAt: now.Add(-100 * time.Hour)})
-	if err := st.Cluster.NoteBackup(ctx, now); err != nil {
+	if err := cluster.In(st).NoteBackup(ctx, now); err != nil {
 		t.Fatal(err)
 	}
 	runs := 0

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"time"
 
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // clocksApart is the difference between the clocks of an operator, who computes the end of a hold, and of serve.
@@ -15,19 +17,19 @@ const clocksApart = time.Minute
 // holds announces holds that their time ended. It is not safe for concurrent use.
 type holds struct {
 	*Tasks
-	seen map[model.Ref]map[store.Scope]model.Hold // at the last look
+	seen map[model.Ref]map[etcd.Scope]model.Hold // at the last look
 }
 
 // look announces the holds that ended since the last look. An operator who ends or replaces a hold knows it.
 func (h *holds) look(ctx context.Context) error {
-	refs, err := h.Store.Environments.Named(ctx)
+	refs, err := specs.In(h.DB).Named(ctx)
 	if err != nil {
 		return err
 	}
 	var errs []error
-	seen := map[model.Ref]map[store.Scope]model.Hold{}
+	seen := map[model.Ref]map[etcd.Scope]model.Hold{}
 	for _, ref := range refs {
-		now, _, err := h.Store.Fleet.Holds(ctx, ref)
+		now, _, err := fleet.In(h.DB).Holds(ctx, ref)
 		if err != nil {
 			errs = append(errs, err)
 			seen[ref] = h.seen[ref]

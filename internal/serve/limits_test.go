@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/serve/limits"
-	"pulley/internal/store"
 	"pulley/internal/testbed/observe"
 )
 
@@ -85,7 +85,7 @@ func TestInvalidBootIDsAreDropped(t *testing.T) {
 	t.Parallel()
 	w := newWatcher(time.Now, slog.New(slog.DiscardHandler))
 	says := func(boot, machine string) {
-		w.saw(store.NodeWrite{Ref: dev, Node: "compute1", Status: &model.Status{Boot: boot, Machine: machine}})
+		w.saw(fleet.NodeWrite{Ref: dev, Node: "compute1", Status: &model.Status{Boot: boot, Machine: machine}})
 	}
 	long := strings.Repeat("x", 1000)
 	for range 3 {

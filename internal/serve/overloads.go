@@ -9,9 +9,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pulley/internal/model"
+	"pulley/internal/notify"
 	"pulley/internal/pki"
 	"pulley/internal/serve/limits"
-	"pulley/internal/store"
 )
 
 // callsTold is the pause between two log lines about the refused calls of one user.
@@ -68,7 +68,7 @@ func (o *overloads) connect(t *Tasks, metrics prometheus.Registerer) {
 // connectionsRefused reports that a listener, or a user of etcd, is at a limit.
 func (o *overloads) connectionsRefused(l limits.Overload) {
 	peer := []any{"from", l.From}
-	notice := store.Notice{Listener: l.Listener, From: l.From, Connections: int64(l.Open)}
+	notice := notify.Notice{Listener: l.Listener, From: l.From, Connections: int64(l.Open)}
 	if l.User != "" {
 		peer, notice.Operator = []any{"user", l.User}, l.User
 		if name, err := pki.ParseName(l.User); err == nil && name.Kind == pki.KindNode {

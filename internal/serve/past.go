@@ -13,8 +13,9 @@ import (
 
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
+	"pulley/internal/desired/targets"
 	"pulley/internal/model"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // past is how far etcd was when this serve looked last, also an earlier process of it. An etcd that is behind it was restored, or set back by the
@@ -22,9 +23,9 @@ import (
 type past struct {
 	mu      sync.Mutex
 	loaded  bool
-	seen    store.Moment
+	seen    targets.Moment
 	written time.Time
-	pending map[string]store.Moment // environments that could not be marked, with how far they were
+	pending map[string]targets.Moment // environments that could not be marked, with how far they were
 }
 
 // pastInterval is the time between two writes of the file, if no operator acts. What else a serve that is killed forgets is at most that old.
@@ -56,7 +57,7 @@ func (t *Tasks) rewound(ctx context.Context, ref model.Ref) (bool, error) {
 	if pending {
 		return true, nil
 	}
-	return t.Store.Targets.Rewound(ctx, ref)
+	return targets.In(t.DB).Rewound(ctx, ref)
 }
 
 // lookBack marks each environment whose etcd went back in time as restored, which pauses it until an operator continues. It repeats a mark that
@@ -69,13 +70,13 @@ func (t *Tasks) lookBack(ctx context.Context) error {
 		if err := p.load(t.Past); err != nil {
 			t.Log.Warn("cannot read how far etcd was when serve ran last", "error", err)
 		}
-		p.loaded, p.pending = true, map[string]store.Moment{}
+		p.loaded, p.pending = true, map[string]targets.Moment{}
 	}
-	refs, err := t.Store.Environments.Named(ctx)
+	refs, err := specs.In(t.DB).Named(ctx)
 	if err != nil {
 		return err
 	}
-	now, err := t.Store.Targets.Moment(ctx, refs, p.seen)
+	now, err := targets.In(t.DB).Moment(ctx, refs, p.seen)
 	if err != nil {
 		return err
 	}
@@ -98,11 +99,11 @@ func (t *Tasks) lookBack(ctx context.Context) error {
 	}
 	t.complain(ctx, "cannot pause the environments whose etcd went back in time", errors.Join(problems...))
 	if marked {
-		if now, err = t.Store.Targets.Moment(ctx, refs, p.seen); err != nil {
+		if now, err = targets.In(t.DB).Moment(ctx, refs, p.seen); err != nil {
 			return err // the same are behind at the next look
 		}
 	}
-	acted := !maps.EqualFunc(now.Reached, p.seen.Reached, store.Reach.SameActs)
+	acted := !maps.EqualFunc(now.Reached, p.seen.Reached, targets.Reach.SameActs)
 	p.seen = now
 	if marked || acted || t.Now().Sub(p.written).Abs() >= pastInterval {
 		t.complain(ctx, "cannot remember how far etcd is", p.write(t.Past, t.Now()))
@@ -111,9 +112,9 @@ func (t *Tasks) lookBack(ctx context.Context) error {
 }
 
 // goBack marks one environment, once.
-func (t *Tasks) goBack(ctx context.Context, ref model.Ref, before store.Moment, revision int64) error {
+func (t *Tasks) goBack(ctx context.Context, ref model.Ref, before targets.Moment, revision int64) error {
 	why := fmt.Sprintf("etcd went back in time, from revision %d to %d", before.Revision, revision)
-	epoch, err := t.Store.Targets.GoneBack(ctx, ref, before, store.Author{By: "pulley serve", Why: why, At: t.Now()})
+	epoch, err := targets.In(t.DB).GoneBack(ctx, ref, before, targets.Author{By: "pulley serve", Why: why, At: t.Now()})
 	if err != nil {
 		return err
 	}
@@ -141,7 +142,7 @@ func (p *past) load(file string) error {
 		err = json.Unmarshal(b, &p.seen)
 	}
 	if err != nil {
-		p.seen = store.Moment{}
+		p.seen = targets.Moment{}
 	}
 	return err
 }
@@ -163,7 +164,7 @@ func (p *past) write(file string, now time.Time) error {
 	if file == "" {
 		return nil
 	}
-	seen := store.Moment{Revision: p.seen.Revision, Reached: maps.Clone(p.seen.Reached)}
+	seen := targets.Moment{Revision: p.seen.Revision, Reached: maps.Clone(p.seen.Reached)}
 	for name, before := range p.pending {
 		if was, known := before.Reached[name]; known {
 			seen.Reached[name] = was

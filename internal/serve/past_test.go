@@ -13,11 +13,16 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/desired/control"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/rollout"
-	"pulley/internal/store"
+	"pulley/internal/rollout/journal"
+	"pulley/internal/specs"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/observe"
 )
@@ -26,7 +31,7 @@ import (
 type setBack struct {
 	t      *testing.T
 	server *etcdtest.Server
-	s      *store.Store
+	s      *etcd.DB
 	to     map[string]model.Target // by version
 	nodes  []string
 	log    *observe.Log
@@ -41,7 +46,7 @@ type setBack struct {
 func beginSetBack(t *testing.T) *setBack {
 	t.Helper()
 	server := etcdtest.Start(t)
-	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
+	s, err := etcd.Open(etcd.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,19 +54,19 @@ func beginSetBack(t *testing.T) *setBack {
 	f := &setBack{t: t, server: server, s: s, to: map[string]model.Target{}, nodes: []string{"web1", "web2"}, log: &observe.Log{}, past: filepath.Join(t.TempDir(), "reached")}
 	spec, err := environments.Parse("dev.yaml", []byte("roles:\n  web: {cardinality: 2}\n"))
 	if err == nil {
-		err = s.Environments.PutSpec(t.Context(), spec, 0)
+		err = specs.In(s).PutSpec(t.Context(), spec, 0)
 	}
 	for i, version := range []string{"1.0.0", "2.0.0", "3.0.0"} {
 		r := release.Release{Version: version, Author: "ann", At: time.Now().UTC(), Content: content.Record{Tree: fmt.Sprintf("%064x", i+1)}}
-		p, publishing := s.Releases.BeginPublish(t.Context(), "ann")
+		p, publishing := release.In(s).BeginPublish(t.Context(), "ann")
 		if err = errors.Join(err, publishing); err == nil {
-			_, err = s.Releases.Put(t.Context(), p, r, nil, nil)
+			_, err = release.In(s).Put(t.Context(), p, r, nil, nil)
 			err = errors.Join(err, p.Close())
 		}
 		f.to[version] = r.Target()
 	}
 	for _, name := range f.nodes {
-		err = errors.Join(err, s.Fleet.Register(t.Context(), "dev", model.Host{Node: name, Role: "web", MachineID: "m-" + name, At: time.Now()}))
+		err = errors.Join(err, fleet.In(s).Register(t.Context(), "dev", model.Host{Node: name, Role: "web", MachineID: "m-" + name, At: time.Now()}))
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -77,11 +82,11 @@ func beginSetBack(t *testing.T) *setBack {
 	return f
 }
 
-func (f *setBack) me() store.Author { return store.Author{By: "ann", At: time.Now()} }
+func (f *setBack) me() targets.Author { return targets.Author{By: "ann", At: time.Now()} }
 
-func (f *setBack) desires() store.Desires {
+func (f *setBack) desires() targets.Desires {
 	f.t.Helper()
-	d, err := f.s.Targets.Desires(f.t.Context(), dev)
+	d, err := targets.In(f.s).Desires(f.t.Context(), dev)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -90,7 +95,7 @@ func (f *setBack) desires() store.Desires {
 
 func (f *setBack) promote(version string) {
 	f.t.Helper()
-	if _, err := f.s.Targets.Promote(f.t.Context(), dev, f.desires(), store.Scope{}, store.Promoted, f.to[version], f.me()); err != nil {
+	if _, err := targets.In(f.s).Promote(f.t.Context(), dev, f.desires(), etcd.Scope{}, targets.Promoted, f.to[version], f.me()); err != nil {
 		f.t.Fatal(err)
 	}
 }
@@ -110,7 +115,7 @@ func (f *setBack) start(version string) rollout.Plan {
 		p, err = rollout.Make(rollout.Order{Target: f.to[version], Origin: d.Default, By: "ann", At: time.Now()}, candidates)
 	}
 	if err == nil {
-		p, err = f.s.Campaigns.Start(f.t.Context(), dev, d, p, f.me())
+		p, err = journal.In(f.s).Start(f.t.Context(), dev, d, p, f.me())
 	}
 	if err != nil {
 		f.t.Fatal(err)
@@ -122,7 +127,7 @@ func (f *setBack) start(version string) rollout.Plan {
 func (f *setBack) node(ctx context.Context, name string) {
 	st, who := model.State{}, model.Identity{Node: name, Role: "web", Environment: "dev"}
 	for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
-		d, err := f.s.Node.Desire(ctx, who)
+		d, err := control.In(f.s).Desire(ctx, who)
 		if err != nil {
 			continue
 		}
@@ -142,7 +147,7 @@ func (f *setBack) node(ctx context.Context, name string) {
 		f.mu.Unlock()
 		if (dec.Action == model.Take || dec.Action == model.Enforce && turn) && !hangs {
 			report.Phase = model.Running
-			if f.s.Node.Admit(ctx, who, d, report) != nil {
+			if control.In(f.s).Admit(ctx, who, d, report) != nil {
 				continue
 			}
 			f.mu.Lock()
@@ -156,7 +161,7 @@ func (f *setBack) node(ctx context.Context, name string) {
 			report.LastGood, report.Enforcing, report.Ran = dec.Target, dec.Target, st.Ran
 		}
 		report.Phase = model.Idle
-		_ = f.s.Node.Report(ctx, who, report, nil, nil) // while etcd is down, the next tick reports
+		_ = control.In(f.s).Report(ctx, who, report, nil, nil) // while etcd is down, the next tick reports
 	}
 }
 
@@ -190,14 +195,14 @@ func (f *setBack) until(what string, ready func() bool) {
 func (f *setBack) ended(p rollout.Plan) {
 	f.t.Helper()
 	f.until(p.ID+" completes", func() bool {
-		c, err := f.s.Campaigns.Get(f.t.Context(), dev, p.ID, nil)
+		c, err := journal.In(f.s).Get(f.t.Context(), dev, p.ID, nil)
 		return err == nil && c.Plan.Nonce == p.Nonce && c.State.Phase == rollout.Completed
 	})
 }
 
 func newTasks(t *testing.T, f *setBack) *Tasks {
 	t.Helper()
-	k, err := NewTasks(TasksConfig{Store: f.s, Now: time.Now, Log: f.log.Logger(), Past: f.past})
+	k, err := NewTasks(TasksConfig{DB: f.s, Now: time.Now, Log: f.log.Logger(), Past: f.past})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +239,7 @@ func TestEtcdSetBackUnderServe(t *testing.T) {
 			f.mu.Unlock()
 			job := f.start("")
 			f.until("the job orders", func() bool {
-				c, err := f.s.Campaigns.Get(t.Context(), dev, job.ID, nil)
+				c, err := journal.In(f.s).Get(t.Context(), dev, job.ID, nil)
 				return err == nil && len(c.State.Slots) > 0
 			})
 			if restarted {
@@ -246,7 +251,7 @@ func TestEtcdSetBackUnderServe(t *testing.T) {
 				stop = f.serve()
 			}
 			f.until("serve pauses dev", func() bool {
-				rewound, err := f.s.Targets.Rewound(t.Context(), dev)
+				rewound, err := targets.In(f.s).Rewound(t.Context(), dev)
 				return err == nil && rewound
 			})
 			d := f.desires()
@@ -281,39 +286,39 @@ func TestEtcdSetBackUnderServe(t *testing.T) {
 // lost revisions when serve looks again. Nodes that did not begin must not take the release that the operator stopped.
 func TestLostAbortIsNoticed(t *testing.T) {
 	t.Parallel()
-	for name, act := range map[string]func(f *setBack, c *store.Campaign) error{
-		"abort": func(f *setBack, c *store.Campaign) error {
-			return f.s.Campaigns.Set(f.t.Context(), dev, c, model.GateAborted, nil, f.me())
+	for name, act := range map[string]func(f *setBack, c *journal.Campaign) error{
+		"abort": func(f *setBack, c *journal.Campaign) error {
+			return journal.In(f.s).Set(f.t.Context(), dev, c, model.GateAborted, nil, f.me())
 		},
-		"hold": func(f *setBack, _ *store.Campaign) error {
-			return f.s.Fleet.Hold(f.t.Context(), dev, store.Scope{Node: "web2"}, model.Hold{Mode: model.Freeze}, 0, 0)
+		"hold": func(f *setBack, _ *journal.Campaign) error {
+			return fleet.In(f.s).Hold(f.t.Context(), dev, etcd.Scope{Node: "web2"}, model.Hold{Mode: model.Freeze}, 0, 0)
 		},
-		"skip": func(f *setBack, c *store.Campaign) error {
+		"skip": func(f *setBack, c *journal.Campaign) error {
 			next := c.State
 			next.Moved = time.Now().UTC()
-			return f.s.Campaigns.Update(f.t.Context(), dev, c, next)
+			return journal.In(f.s).Update(f.t.Context(), dev, c, next)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			f := beginSetBack(t)
 			hold := model.Hold{Mode: model.Stop}
-			if err := f.s.Fleet.Hold(t.Context(), dev, store.Scope{Node: "web1"}, hold, 0, 0); err != nil {
+			if err := fleet.In(f.s).Hold(t.Context(), dev, etcd.Scope{Node: "web1"}, hold, 0, 0); err != nil {
 				t.Fatal(err)
 			}
 			p := f.start("2.0.0")
 			stop := f.serve()
 			f.until("web1 is ordered", func() bool {
-				c, err := f.s.Campaigns.Get(t.Context(), dev, p.ID, nil)
+				c, err := journal.In(f.s).Get(t.Context(), dev, p.ID, nil)
 				return err == nil && c.State.Slots["web1"].ID != ""
 			})
 			kept := f.server.Keep()
 			f.until("the operator acts", func() bool {
-				c, err := f.s.Campaigns.Get(t.Context(), dev, p.ID, nil)
+				c, err := journal.In(f.s).Get(t.Context(), dev, p.ID, nil)
 				return err == nil && act(f, c) == nil
 			})
 			if name != "skip" { // the file has it at once, also if serve is killed now
-				moment, err := f.s.Targets.Moment(t.Context(), []model.Ref{dev}, store.Moment{})
+				moment, err := targets.In(f.s).Moment(t.Context(), []model.Ref{dev}, targets.Moment{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -343,7 +348,7 @@ func TestLostAbortIsNoticed(t *testing.T) {
 			})
 			f.serve()
 			f.until("serve pauses dev", func() bool {
-				rewound, err := f.s.Targets.Rewound(t.Context(), dev)
+				rewound, err := targets.In(f.s).Rewound(t.Context(), dev)
 				return err == nil && rewound
 			})
 		})
@@ -353,10 +358,10 @@ func TestLostAbortIsNoticed(t *testing.T) {
 // TestRunningEtcdIsNotBehind: a serve that restarts, an environment that was made again and a history that was shortened are no etcd that went back.
 func TestRunningEtcdIsNotBehind(t *testing.T) {
 	t.Parallel()
-	reach := func(epoch model.Epoch, change string) store.Moment {
-		return store.Moment{Revision: 100, Reached: map[string]store.Reach{"dev": {Epoch: epoch, Change: change}}}
+	reach := func(epoch model.Epoch, change string) targets.Moment {
+		return targets.Moment{Revision: 100, Reached: map[string]targets.Reach{"dev": {Epoch: epoch, Change: change}}}
 	}
-	if behind := reach(5, "a").Behind(store.Moment{}); len(behind) > 0 {
+	if behind := reach(5, "a").Behind(targets.Moment{}); len(behind) > 0 {
 		t.Errorf("the first look finds %v", behind)
 	}
 	later := reach(7, "b")

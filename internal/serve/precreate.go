@@ -8,9 +8,10 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/access"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // A new user makes etcd read all users again. serve therefore creates the users of an environment's nodes before they
@@ -32,7 +33,7 @@ func (t *Tasks) precreateUsers(ctx context.Context) {
 	go func() {
 		defer close(done)
 		t.every(ctx, watchPause, "cannot watch environments", func(ctx context.Context) error {
-			return t.Store.Environments.Watch(ctx, func() {
+			return specs.In(t.DB).Watch(ctx, func() {
 				select {
 				case wake <- struct{}{}:
 				default:
@@ -56,7 +57,7 @@ func (t *Tasks) precreateUsers(ctx context.Context) {
 
 // precreate runs one round. The shared roles of all environments come first: joining nodes need them now.
 func (t *Tasks) precreate(ctx context.Context, strays bool) error {
-	names, err := t.Store.Environments.List(ctx)
+	names, err := specs.In(t.DB).List(ctx)
 	if err != nil {
 		return err
 	}
@@ -67,7 +68,7 @@ func (t *Tasks) precreate(ctx context.Context, strays bool) error {
 		if err != nil {
 			continue // it can have no nodes
 		}
-		if err := t.Store.Access.EnsureEnvironment(ctx, ref.String()); err != nil {
+		if err := access.In(t.DB).EnsureEnvironment(ctx, ref.String()); err != nil {
 			problems = append(problems, err)
 			continue
 		}
@@ -102,7 +103,7 @@ func (e damagedError) Error() string {
 // precreateIn creates the missing users of one environment, at most left, and deletes superfluous ones. It returns the
 // remaining number.
 func (t *Tasks) precreateIn(ctx context.Context, ref model.Ref, left int) (int, error) {
-	spec, _, err := t.Store.Environments.Spec(ctx, ref)
+	spec, _, err := specs.In(t.DB).Spec(ctx, ref)
 	if err != nil || spec == nil {
 		return left, err
 	}
@@ -123,22 +124,22 @@ func (t *Tasks) precreateIn(ctx context.Context, ref model.Ref, left int) (int, 
 }
 
 // precreateOf is precreateIn with the records of the environment.
-func (t *Tasks) precreateOf(ctx context.Context, ref model.Ref, spec *environments.Environment, reserves map[string]store.Precreated, identities map[string]store.Identity, left int) (int, error) {
+func (t *Tasks) precreateOf(ctx context.Context, ref model.Ref, spec *environments.Environment, reserves map[string]access.Precreated, identities map[string]access.Identity, left int) (int, error) {
 	missing, superfluous := plan(spec, reserves, identities, left)
 	waiting := t.precreated.WithLabelValues(ref.String())
 	made := len(reserves) - len(superfluous)
 	left -= made + len(missing)
 	waiting.Set(float64(made))
 	for _, node := range superfluous {
-		if err := t.rested(ctx, func() error { return t.Store.Identities.DropPrecreated(ctx, ref, node) }); err != nil {
+		if err := t.rested(ctx, func() error { return access.IdentitiesIn(t.DB).DropPrecreated(ctx, ref, node) }); err != nil {
 			return left, err
 		}
 	}
 	for i := 0; i < len(missing); i++ {
 		joined := false // since the plan
 		err := t.rested(ctx, func() error {
-			_, err := t.Store.Identities.Precreate(ctx, ref, missing[i], t.Now().UTC())
-			if joined = errors.Is(err, store.ErrJoined); joined {
+			_, err := access.IdentitiesIn(t.DB).Precreate(ctx, ref, missing[i], t.Now().UTC())
+			if joined = errors.Is(err, access.ErrJoined); joined {
 				return nil
 			}
 			return err
@@ -159,18 +160,18 @@ func (t *Tasks) precreateOf(ctx context.Context, ref model.Ref, spec *environmen
 // recordsOf reads the holders of an environment's names. It reads pre-created users before identities: a user that
 // becomes an identity meanwhile is seen twice, not never. A node with a record that cannot be read has an empty identity
 // and no pre-created user: it may have joined.
-func (t *Tasks) recordsOf(ctx context.Context, ref model.Ref) (p map[string]store.Precreated, i map[string]store.Identity, damaged damagedError, err error) {
-	p, bad, err := t.Store.Identities.Precreated(ctx, ref)
+func (t *Tasks) recordsOf(ctx context.Context, ref model.Ref) (p map[string]access.Precreated, i map[string]access.Identity, damaged damagedError, err error) {
+	p, bad, err := access.IdentitiesIn(t.DB).Precreated(ctx, ref)
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	i, worse, err := t.Store.Identities.List(ctx, ref)
+	i, worse, err := access.IdentitiesIn(t.DB).List(ctx, ref)
 	if err == nil && len(bad)+len(worse) > 0 {
-		err = t.Store.Identities.Names(ctx, ref, func(node string, joined bool) {
+		err = access.IdentitiesIn(t.DB).Names(ctx, ref, func(node string, joined bool) {
 			_, reserved := p[node]
 			_, known := i[node]
 			if joined && !known || !joined && !reserved && !known {
-				i[node] = store.Identity{}
+				i[node] = access.Identity{}
 				delete(p, node)
 			}
 		})
@@ -180,7 +181,7 @@ func (t *Tasks) recordsOf(ctx context.Context, ref model.Ref) (p map[string]stor
 
 // plan returns the nodes with missing users, at most most, and the nodes with superfluous users. A removed node gets
 // none: only an operator frees its name.
-func plan(spec *environments.Environment, reserves map[string]store.Precreated, identities map[string]store.Identity, most int) (missing, superfluous []string) {
+func plan(spec *environments.Environment, reserves map[string]access.Precreated, identities map[string]access.Identity, most int) (missing, superfluous []string) {
 	wanted := map[string]bool{}
 	for n := range spec.Nodes() {
 		node := n.String()
@@ -206,22 +207,22 @@ func plan(spec *environments.Environment, reserves map[string]store.Precreated, 
 
 // dropStrays deletes the users of nodes and operators that no record names. An interrupted join or removal left them.
 func (t *Tasks) dropStrays(ctx context.Context) error {
-	users, err := t.Store.Access.Users(ctx) // before the records: each is written before its user is created
+	users, err := access.In(t.DB).Users(ctx) // before the records: each is written before its user is created
 	if err != nil {
 		return err
 	}
-	operators, damaged, err := t.Store.Identities.Operators(ctx)
+	operators, damaged, err := access.IdentitiesIn(t.DB).Operators(ctx)
 	if err != nil {
 		return err
 	}
-	owned := map[string]func(node string) (_ store.Owners, readable bool){}
+	owned := map[string]func(node string) (_ access.Owners, readable bool){}
 	var problems []error
 	for _, user := range users {
 		name, err := pki.ParseName(user)
-		if err != nil || name.Prefix != t.Store.Prefix() {
+		if err != nil || name.Prefix != t.DB.Prefix() {
 			continue
 		}
-		var owners store.Owners
+		var owners access.Owners
 		readable := len(damaged) == 0
 		if o, ok := operators[name.Subject]; ok && name.Kind == pki.KindOperator {
 			owners.Operator = &o
@@ -239,7 +240,7 @@ func (t *Tasks) dropStrays(ctx context.Context) error {
 			continue
 		}
 		t.Log.Info("removing a user without an identity", "user", user)
-		if err := t.rested(ctx, func() error { return t.Store.Access.DropUser(ctx, user) }); err != nil {
+		if err := t.rested(ctx, func() error { return access.In(t.DB).DropUser(ctx, user) }); err != nil {
 			return err
 		}
 	}
@@ -247,16 +248,16 @@ func (t *Tasks) dropStrays(ctx context.Context) error {
 }
 
 // unreadableOwners are the owners of the names of an environment whose records cannot be read: they may be any.
-func unreadableOwners(string) (_ store.Owners, readable bool) { return store.Owners{}, false }
+func unreadableOwners(string) (_ access.Owners, readable bool) { return access.Owners{}, false }
 
 // ownersIn reads the owners of the names of an environment, which may have no spec. Unreadable records name any user.
-func (t *Tasks) ownersIn(ctx context.Context, env string) (func(node string) (_ store.Owners, readable bool), error) {
+func (t *Tasks) ownersIn(ctx context.Context, env string) (func(node string) (_ access.Owners, readable bool), error) {
 	ref, err := model.ParseRef(env)
 	if err != nil {
 		return unreadableOwners, nil
 	}
 	precreated, identities, damaged, err := t.recordsOf(ctx, ref)
-	return func(node string) (owners store.Owners, readable bool) {
+	return func(node string) (owners access.Owners, readable bool) {
 		if p, ok := precreated[node]; ok {
 			owners.Precreated = &p
 		}

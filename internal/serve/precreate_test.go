@@ -5,8 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/access"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 	"pulley/internal/testbed/observe"
 )
 
@@ -27,18 +27,18 @@ func TestOrphanedUsersAreDeleted(t *testing.T) {
 	node, former := user(pki.KindNode, "compute1"), user(pki.KindNode, "compute1")
 	apply(t, st, "roles:\n  compute:\n    cardinality: 1\n    flavor: bare-metal\n")
 	for _, err := range []error{
-		st.Identities.PutOperator(ctx, store.OperatorIdentity{Name: "ann", As: store.RoleViewer, User: ann, Replaces: before, Until: end}, 0),
-		st.Identities.PutOperator(ctx, store.OperatorIdentity{Name: "eve", As: store.RoleViewer, Revoked: &store.Revoked{At: time.Now()}}, 0),
-		st.Identities.Put(ctx, dev, store.Identity{Node: "compute1", Role: "compute", User: node, Replaces: former, Until: end}, 0),
-		st.Access.EnsureOperator(ctx, ann, store.RoleViewer), st.Access.EnsureOperator(ctx, before, store.RoleViewer),
-		st.Access.EnsureOperator(ctx, revoked, store.RoleViewer), st.Access.EnsureOperator(ctx, never, store.RoleViewer),
-		st.Access.EnsureEnvironment(ctx, "dev"), st.Access.EnsureNode(ctx, "dev", "compute1", node), st.Access.EnsureNode(ctx, "dev", "compute1", former),
+		access.IdentitiesIn(st).PutOperator(ctx, access.OperatorIdentity{Name: "ann", As: access.RoleViewer, User: ann, Replaces: before, Until: end}, 0),
+		access.IdentitiesIn(st).PutOperator(ctx, access.OperatorIdentity{Name: "eve", As: access.RoleViewer, Revoked: &access.Revoked{At: time.Now()}}, 0),
+		access.IdentitiesIn(st).Put(ctx, dev, access.Identity{Node: "compute1", Role: "compute", User: node, Replaces: former, Until: end}, 0),
+		access.In(st).EnsureOperator(ctx, ann, access.RoleViewer), access.In(st).EnsureOperator(ctx, before, access.RoleViewer),
+		access.In(st).EnsureOperator(ctx, revoked, access.RoleViewer), access.In(st).EnsureOperator(ctx, never, access.RoleViewer),
+		access.In(st).EnsureEnvironment(ctx, "dev"), access.In(st).EnsureNode(ctx, "dev", "compute1", node), access.In(st).EnsureNode(ctx, "dev", "compute1", former),
 	} {
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	admin, _, err := st.Identities.Operator(ctx, "admin")
+	admin, _, err := access.IdentitiesIn(st).Operator(ctx, "admin")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func TestOrphanedUsersAreDeleted(t *testing.T) {
 	slices.Sort(want)
 	startTasks(t, s)
 	observe.Eventually(t, "the users are those with an owner", func() bool {
-		users, err := st.Access.Users(ctx)
+		users, err := access.In(st).Users(ctx)
 		return err == nil && slices.Equal(users, want)
 	})
 }
@@ -56,7 +56,7 @@ func TestRenewalOfAdministratorIsRecorded(t *testing.T) {
 	t.Parallel()
 	s := startSecure(t)
 	st := dialled(t, s.Connection)
-	before, _, err := st.Identities.Operator(t.Context(), "admin")
+	before, _, err := access.IdentitiesIn(st).Operator(t.Context(), "admin")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func TestRenewalOfAdministratorIsRecorded(t *testing.T) {
 	pin := s.Certificates.CA.Fingerprints()[0]
 	startTasks(t, s)
 	observe.Eventually(t, "it has a certificate of the CA that signs now", func() bool {
-		o, _, err := st.Identities.Operator(t.Context(), "admin")
+		o, _, err := access.IdentitiesIn(st).Operator(t.Context(), "admin")
 		return err == nil && o.CA == pin && o.Key != before.Key && o.User == before.User
 	})
 }

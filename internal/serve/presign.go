@@ -9,10 +9,12 @@ import (
 
 	"pulley/environments"
 	"pulley/environments/settings"
+	"pulley/internal/access"
+	"pulley/internal/etcd"
 	"pulley/internal/join/server"
 	"pulley/internal/model"
 	"pulley/internal/puppetserver"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // unfetchedKept is the time after a machine's join for which the key stays that was made for it. It may leave the step out.
@@ -29,9 +31,9 @@ type presigning struct {
 // place is a node for which a machine may come.
 type place struct {
 	spec   *environments.Environment // nil: its environment is gone
-	token  *store.Token              // the newest that is in force; nil for none
-	made   *store.Presigned          // nil: nothing
-	holder store.Holder
+	token  *access.Token             // the newest that is in force; nil for none
+	made   *access.Presigned         // nil: nothing
+	holder access.Holder
 }
 
 // task is what is to be done for a place.
@@ -79,18 +81,18 @@ func (p place) expected(node string) bool {
 
 // work does all that is due.
 func (s *presigning) work(ctx context.Context) error {
-	names, err := s.Store.Environments.List(ctx)
+	names, err := specs.In(s.DB).List(ctx)
 	if err != nil {
 		return err
 	}
-	of, specs := map[model.Ref]map[string]place{}, map[model.Ref]*environments.Environment{}
+	of, stored := map[model.Ref]map[string]place{}, map[model.Ref]*environments.Environment{}
 	var problems []error
 	for _, name := range names {
 		ref, err := model.ParseRef(name)
 		if err != nil {
 			continue
 		}
-		spec, _, err := s.Store.Environments.Spec(ctx, ref)
+		spec, _, err := specs.In(s.DB).Spec(ctx, ref)
 		if err != nil { // its machines wait; those of others do not
 			problems = append(problems, fmt.Errorf("environment %s: %w", ref, err))
 			continue
@@ -99,7 +101,7 @@ func (s *presigning) work(ctx context.Context) error {
 			problems = append(problems, err)
 			continue
 		}
-		made, _, err := s.Store.Identities.AllPresigned(ctx, ref)
+		made, _, err := access.IdentitiesIn(s.DB).AllPresigned(ctx, ref)
 		if err != nil {
 			problems = append(problems, err)
 			continue
@@ -107,7 +109,7 @@ func (s *presigning) work(ctx context.Context) error {
 		if len(made) == 0 && (spec == nil || spec.Puppet.CA.How != settings.CertificatesMade) {
 			continue
 		}
-		of[ref], specs[ref] = map[string]place{}, spec
+		of[ref], stored[ref] = map[string]place{}, spec
 		for node, one := range made {
 			of[ref][node] = place{spec: spec, made: &one}
 		}
@@ -115,7 +117,7 @@ func (s *presigning) work(ctx context.Context) error {
 	if len(of) == 0 {
 		return errors.Join(problems...)
 	}
-	tokens, _, err := s.Store.Tokens.List(ctx) // before the holders: a join uses the token up and takes the name at once
+	tokens, _, err := access.TokensIn(s.DB).List(ctx) // before the holders: a join uses the token up and takes the name at once
 	if err != nil {
 		return err
 	}
@@ -125,7 +127,7 @@ func (s *presigning) work(ctx context.Context) error {
 			continue
 		}
 		if p := of[ref][t.Node]; p.token == nil {
-			p.spec, p.token = specs[ref], &t
+			p.spec, p.token = stored[ref], &t
 			of[ref][t.Node] = p
 		}
 	}
@@ -145,15 +147,15 @@ func (s *presigning) work(ctx context.Context) error {
 
 // one works on one place.
 func (s *presigning) one(ctx context.Context, ref model.Ref, node string, p place) (err error) {
-	if p.holder, err = s.Store.Joins.Holder(ctx, ref, node); err != nil {
+	if p.holder, err = access.JoinsIn(s.DB).Holder(ctx, ref, node); err != nil {
 		return err
 	}
 	switch p.next(node, s.Now()) {
 	case forget:
-		return s.Store.Identities.DropPresigned(ctx, ref, node)
+		return access.IdentitiesIn(s.DB).DropPresigned(ctx, ref, node)
 	case giveUp:
 		s.Log.Info("no machine comes for a certificate of Puppet's CA: it is cleaned", "env", ref, "node", node)
-		return s.Store.Joins.GiveUpPresigned(ctx, ref, node, store.Removal{At: s.Now().UTC(), By: "serve"})
+		return access.JoinsIn(s.DB).GiveUpPresigned(ctx, ref, node, access.Removal{At: s.Now().UTC(), By: "serve"})
 	case presign:
 		role, _ := p.spec.RoleOf(node)
 		url, name := p.spec.Puppet.CA.URL, ref.String()+" "+node
@@ -163,7 +165,7 @@ func (s *presigning) one(ctx context.Context, ref model.Ref, node string, p plac
 		err := s.server.Presign(ctx, ref, p.spec, node, role.Name)
 		var failed *puppetserver.Error
 		switch {
-		case errors.Is(err, store.ErrConflict):
+		case errors.Is(err, etcd.ErrConflict):
 			return nil // another serve works on it
 		case err == nil:
 			s.failed.end(url, name)

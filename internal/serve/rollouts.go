@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"pulley/internal/model"
+	"pulley/internal/notify"
 	"pulley/internal/rollout"
 	"pulley/internal/rollout/gates"
+	"pulley/internal/rollout/journal"
 	"pulley/internal/serve/control"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // rollouts advances the staged rollouts of all environments. It is not safe for concurrent use.
@@ -26,7 +28,7 @@ type told struct{ id, nonce, wait string }
 
 // advance takes the next steps of each rollout. A failure of one environment does not stop the others.
 func (r *rollouts) advance(ctx context.Context) error {
-	refs, err := r.Store.Environments.Named(ctx)
+	refs, err := specs.In(r.DB).Named(ctx)
 	if err != nil {
 		return err
 	}
@@ -36,7 +38,7 @@ func (r *rollouts) advance(ctx context.Context) error {
 		known[ref] = true
 		c := r.controllers[ref]
 		if c == nil {
-			c = &control.Controller{Store: r.Store, Ref: ref, Now: r.Now, Ask: func(ctx context.Context, p rollout.Plan, names []string) map[string]rollout.Answer {
+			c = &control.Controller{DB: r.DB, Ref: ref, Now: r.Now, Ask: func(ctx context.Context, p rollout.Plan, names []string) map[string]rollout.Answer {
 				return gates.Ask(ctx, r.Gates, names, gates.About{Environment: ref.String(), Rollout: p.ID, Target: p.Target}, r.Now)
 			}}
 			r.controllers[ref] = c
@@ -92,15 +94,15 @@ func (r *rollouts) tell(ctx context.Context, ref model.Ref, plan *rollout.Plan, 
 	r.Log.Info("a rollout or job waits", "env", ref, "rollout", plan.ID, "for", wait.Sentence())
 	switch wait.Code {
 	case rollout.WaitGate:
-		r.Notifier.Rollout(ref, store.RolloutPaused, plan, kind, wait.Sentence())
+		r.Notifier.Rollout(ref, notify.RolloutPaused, plan, kind, wait.Sentence())
 	case rollout.WaitApproval:
-		r.Notifier.Rollout(ref, store.RolloutWaits, plan, wait.Node, wait.Sentence())
+		r.Notifier.Rollout(ref, notify.RolloutWaits, plan, wait.Node, wait.Sentence())
 	}
 }
 
 // tellEnd logs and sends how a rollout or a job ended.
 func (r *rollouts) tellEnd(ctx context.Context, ref model.Ref, of told) {
-	c, err := r.Store.Campaigns.Get(ctx, ref, of.id, nil)
+	c, err := journal.In(r.DB).Get(ctx, ref, of.id, nil)
 	if err != nil {
 		r.Log.Warn("cannot read a rollout that ended", "env", ref, "rollout", of.id, "error", err)
 		return
@@ -127,7 +129,7 @@ func (r *rollouts) tellEnd(ctx context.Context, ref model.Ref, of told) {
 	}
 	text := fmt.Sprintf("%s: %d of %d nodes %s, %d failed", how, c.State.Done, c.State.Nodes(c.Plan), what, len(c.State.Failed))
 	r.Log.Info("a rollout or job ended", "env", ref, "rollout", of.id, "how", text)
-	r.Notifier.Rollout(ref, store.RolloutEnded, &c.Plan, "", text)
+	r.Notifier.Rollout(ref, notify.RolloutEnded, &c.Plan, "", text)
 }
 
 // warn logs and sends at once that a node was lost, or waits for an operator, and that a gate blocks: a rollout may wait for hours before either pauses it.
@@ -140,7 +142,7 @@ func (r *rollouts) warn(ref model.Ref, plan *rollout.Plan, wait rollout.Wait) {
 	for _, node := range wait.Lost {
 		if now["node "+node] = true; !before["node "+node] {
 			r.Log.Warn("a rollout or job lost a node", "env", ref, "rollout", plan.ID, "node", node)
-			r.Notifier.Rollout(ref, store.RolloutLost, plan, node, node+" began, did not answer before its deadline, and may still run")
+			r.Notifier.Rollout(ref, notify.RolloutLost, plan, node, node+" began, did not answer before its deadline, and may still run")
 		}
 	}
 	for _, node := range wait.Overdue {
@@ -150,7 +152,7 @@ func (r *rollouts) warn(ref model.Ref, plan *rollout.Plan, wait rollout.Wait) {
 		}
 		if now["overdue "+node] = true; !before["overdue "+node] {
 			r.Log.Warn("a rollout or job waits for an operator", "env", ref, "rollout", plan.ID, "node", node, "why", text)
-			r.Notifier.Rollout(ref, store.RolloutStalls, plan, node, text)
+			r.Notifier.Rollout(ref, notify.RolloutStalls, plan, node, text)
 		}
 	}
 	blocking := wait.Blocking()
@@ -161,7 +163,7 @@ func (r *rollouts) warn(ref model.Ref, plan *rollout.Plan, wait rollout.Wait) {
 	for _, gate := range blocking {
 		if now[question+gate] = true; !before[question+gate] {
 			r.Log.Warn("a gate blocks a rollout", "env", ref, "rollout", plan.ID, "gate", gate)
-			r.Notifier.Rollout(ref, store.RolloutBlocks, plan, question+gate, wait.Sentence())
+			r.Notifier.Rollout(ref, notify.RolloutBlocks, plan, question+gate, wait.Sentence())
 		}
 	}
 }

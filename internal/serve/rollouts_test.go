@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/notify"
 	"pulley/internal/rollout"
-	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/observe"
 )
@@ -20,21 +20,21 @@ import (
 func TestLostNodesAndBlockingGatesAreAnnouncedAtOnce(t *testing.T) {
 	t.Parallel()
 	server, ctx, log := etcdtest.Start(t), t.Context(), &observe.Log{}
-	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
+	s, err := etcd.Open(etcd.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	hook := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	t.Cleanup(hook.Close)
-	n, err := notify.New(notify.Config{Notices: s.Notices, URLs: []string{"generic+" + hook.URL + "/?disabletls=yes"}, Now: time.Now, Log: log.Logger()})
+	n, err := notify.New(notify.Config{Notices: notify.NoticesIn(s), URLs: []string{"generic+" + hook.URL + "/?disabletls=yes"}, Now: time.Now, Log: log.Logger()})
 	if err != nil {
 		t.Fatal(err)
 	}
 	go n.Run(ctx)
 	plan, again := &rollout.Plan{ID: "r2", Nonce: "a", Kind: rollout.Take}, &rollout.Plan{ID: "r2", Nonce: "b", Kind: rollout.Take}
 	r := &rollouts{
-		Tasks: &Tasks{TasksConfig: TasksConfig{Store: s, Now: time.Now, Log: log.Logger()}, Notifier: n},
+		Tasks: &Tasks{TasksConfig: TasksConfig{DB: s, Now: time.Now, Log: log.Logger()}, Notifier: n},
 		told:  map[model.Ref]map[string]bool{}, waits: map[model.Ref]told{},
 	}
 	until := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
@@ -68,13 +68,13 @@ func TestLostNodesAndBlockingGatesAreAnnouncedAtOnce(t *testing.T) {
 	}
 	var got []string
 	for end := time.Now().Add(time.Minute); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		all, _, err := s.Notices.List(ctx)
+		all, _, err := notify.NoticesIn(s).List(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
 		got = nil
 		for _, one := range all {
-			if one.State == store.NoticeSent {
+			if one.State == notify.NoticeSent {
 				got = append(got, string(one.Kind)+": "+string(one.Problem))
 			}
 		}

@@ -22,15 +22,20 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"pulley/internal/access"
 	"pulley/internal/access/fleetca"
+	"pulley/internal/etcd"
+	"pulley/internal/etcd/cluster"
+	"pulley/internal/fleet"
 	"pulley/internal/join/server"
+	"pulley/internal/machines/records"
 	"pulley/internal/notify"
 	"pulley/internal/pki"
 	"pulley/internal/puppetserver"
+	"pulley/internal/release"
 	"pulley/internal/release/mirror"
 	"pulley/internal/rollout/gates"
 	"pulley/internal/serve/member"
-	"pulley/internal/store"
 )
 
 // healthInterval is the pause between two checks of a cluster that serve does not run.
@@ -46,7 +51,7 @@ const (
 type Config struct {
 	DataDir string
 	Member  member.EtcdConfig // of the embedded etcd; with the certificates of the command line
-	Client  store.Config      // how serve reaches a cluster; also the prefix and the timeout of an embedded etcd
+	Client  etcd.Config       // how serve reaches a cluster; also the prefix and the timeout of an embedded etcd
 
 	Cluster bool // serve uses the cluster of Client and runs no etcd
 	Joins   bool // with Cluster: machines join here
@@ -71,15 +76,15 @@ type Config struct {
 	Log      *slog.Logger
 
 	Ready   func(Ready)                     // called once, when all parts serve
-	Members func([]store.MemberState)       // called when a cluster answers again, or when another member of it is silent
+	Members func([]cluster.MemberState)     // called when a cluster answers again, or when another member of it is silent
 	Warn    func(error)                     // called for errors that do not stop serve
 	Watch   func(context.Context, Watching) // watches machines until its context ends; may be nil
 }
 
 // Ready describes a running serve.
 type Ready struct {
-	EndedHolds int                 // holds that ended while etcd was down
-	Members    []store.MemberState // of a cluster
+	EndedHolds int                   // holds that ended while etcd was down
+	Members    []cluster.MemberState // of a cluster
 
 	HTTPS       string // address of the web listener; "" is none
 	Joins       bool
@@ -87,18 +92,18 @@ type Ready struct {
 	Until       time.Time
 	Agents      map[string]string // digests by path
 
-	Etcd          *member.Etcd       // the embedded etcd; nil is none
-	Health        *store.MemberState // of the embedded etcd; nil is unknown
-	Endpoints     []string           // of etcd, for nodes
-	Servers       []string           // URLs of joins, for nodes
-	NewAdmin      string             // identity file of the first administrator, if this start created it
+	Etcd          *member.Etcd         // the embedded etcd; nil is none
+	Health        *cluster.MemberState // of the embedded etcd; nil is unknown
+	Endpoints     []string             // of etcd, for nodes
+	Servers       []string             // URLs of joins, for nodes
+	NewAdmin      string               // identity file of the first administrator, if this start created it
 	Certificates  *fleetca.Certificates
 	Authenticates bool // the embedded etcd authenticates its users
 }
 
 // Watching is the input of a watch of machines.
 type Watching struct {
-	Store     *store.Store
+	DB        *etcd.DB
 	Endpoints []string
 	Pins      []string         // fingerprints of the CA
 	Now       func() time.Time // a wrong clock would make all machines look dead
@@ -241,7 +246,7 @@ func httpsBeside(listen string) string {
 // service is a serve with a reachable etcd.
 type service struct {
 	ready  Ready
-	store  *store.Store
+	db     *etcd.DB
 	clock  *clock
 	https  *httpsServer
 	failed <-chan error          // of the embedded etcd
@@ -258,20 +263,20 @@ func (c Config) plain(ctx context.Context, o *overloads, clock *clock) error {
 		return err
 	}
 	defer https.close()
-	etcd, err := member.StartEtcd(ctx, c.Member)
+	embedded, err := member.StartEtcd(ctx, c.Member)
 	if err != nil {
 		return err
 	}
-	defer etcd.Close()
-	st := etcd.Store(c.Client.Prefix, c.Client.Timeout)
-	if on, err := st.Access.AuthEnabled(ctx); err == nil && on {
+	defer embedded.Close()
+	st := embedded.DB(c.Client.Prefix, c.Client.Timeout)
+	if on, err := access.In(st).AuthEnabled(ctx); err == nil && on {
 		return fmt.Errorf("cannot serve %s without --auth: etcd authentication is on\nstart serve with --auth, and without --cert, --key and --cacert", c.DataDir)
 	}
 	if err := clock.start(ctx, st); err != nil {
 		return err
 	}
 	return c.serve(ctx, service{
-		ready: Ready{Etcd: etcd, Endpoints: []string{etcd.Endpoint()}}, store: st, clock: clock, https: https, failed: etcd.Failed(), overloads: o,
+		ready: Ready{Etcd: embedded, Endpoints: []string{embedded.Endpoint()}}, db: st, clock: clock, https: https, failed: embedded.Failed(), overloads: o,
 	})
 }
 
@@ -282,35 +287,35 @@ func (c Config) secured(ctx context.Context, o *overloads, clock *clock) error {
 		return err
 	}
 	defer https.close()
-	etcd, err := member.StartSecure(ctx, member.SecureConfig{
+	embedded, err := member.StartSecure(ctx, member.SecureConfig{
 		EtcdConfig: c.Member, Hosts: c.hosts(c.Member.Listen), Hostname: c.Hostname, Prefix: c.Client.Prefix, Timeout: c.Client.Timeout, CA: c.CA,
 		Check: clock.start,
 	})
 	if err != nil {
 		return err
 	}
-	defer etcd.Close()
-	st, err := store.Open(etcd.Connection)
+	defer embedded.Close()
+	st, err := etcd.Open(embedded.Connection)
 	if err != nil {
 		return err
 	}
 	defer st.Close()
 	return c.serve(ctx, service{
 		ready: Ready{
-			Etcd: etcd.Etcd, Endpoints: etcd.Endpoints(), NewAdmin: etcd.Admin, Certificates: etcd.Certificates, Authenticates: true,
+			Etcd: embedded.Etcd, Endpoints: embedded.Endpoints(), NewAdmin: embedded.Admin, Certificates: embedded.Certificates, Authenticates: true,
 		},
-		store: st, clock: clock, https: https, failed: etcd.Failed(), overloads: o,
+		db: st, clock: clock, https: https, failed: embedded.Failed(), overloads: o,
 	})
 }
 
 // cluster watches a cluster that serve does not run. With a data folder, machines join here.
 func (c Config) cluster(ctx context.Context, o *overloads, clock *clock) error {
-	st, err := store.Open(c.Client)
+	st, err := etcd.Open(c.Client)
 	if err != nil {
 		return err
 	}
 	defer st.Close()
-	health, err := st.Cluster.Health(ctx)
+	health, err := cluster.In(st).Health(ctx)
 	if err != nil {
 		return err
 	}
@@ -343,15 +348,15 @@ func (c Config) cluster(ctx context.Context, o *overloads, clock *clock) error {
 		}
 	}
 	return c.serve(ctx, service{
-		ready: Ready{Members: health, Endpoints: c.Client.Endpoints, Certificates: certs}, store: st, clock: clock, https: https, look: c.lookAt(st, health), overloads: o,
+		ready: Ready{Members: health, Endpoints: c.Client.Endpoints, Certificates: certs}, db: st, clock: clock, https: https, look: c.lookAt(st, health), overloads: o,
 	})
 }
 
 // lookAt checks the cluster, and reports when it, or one of its members, stops or starts to answer.
-func (c Config) lookAt(st *store.Store, health []store.MemberState) func(context.Context) {
+func (c Config) lookAt(st *etcd.DB, health []cluster.MemberState) func(context.Context) {
 	before := silent(health, nil)
 	return func(ctx context.Context) {
-		health, err := st.Cluster.Health(ctx)
+		health, err := cluster.In(st).Health(ctx)
 		now := silent(health, err)
 		switch {
 		case ctx.Err() != nil || slices.Equal(now, before):
@@ -366,7 +371,7 @@ func (c Config) lookAt(st *store.Store, health []store.MemberState) func(context
 }
 
 // silent lists the endpoints that do not answer, and * if no quorum answers.
-func silent(all []store.MemberState, err error) (endpoints []string) {
+func silent(all []cluster.MemberState, err error) (endpoints []string) {
 	if err != nil {
 		return []string{"*"}
 	}
@@ -385,13 +390,13 @@ func (c Config) serve(ctx context.Context, v service) error {
 	}
 	metrics := prometheus.NewRegistry()
 	metrics.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
-	programs, cleanUp, err := c.programs(v.store)
+	programs, cleanUp, err := c.programs(v.db)
 	if err != nil {
 		return err
 	}
 	defer cleanUp()
 	web := Web{
-		Agents: programs, Mirror: mirror.Handler(v.store.Releases, store.ErrNotFound),
+		Agents: programs, Mirror: mirror.Handler(release.In(v.db), etcd.ErrNotFound),
 		Metrics: exposed(metrics), EtcdMetrics: exposed(prometheus.DefaultGatherer),
 	}
 	certs := v.ready.Certificates
@@ -399,7 +404,7 @@ func (c Config) serve(ctx context.Context, v service) error {
 	if v.ready.Etcd != nil {
 		etcdDir = c.Member.Dir
 	}
-	tasks, err := NewTasks(TasksConfig{Store: v.store, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, Gates: c.Gates, Puppet: c.Puppet, EtcdDir: etcdDir, Hostname: c.Hostname, Version: c.Version, Past: c.past(), Clock: v.clock.check})
+	tasks, err := NewTasks(TasksConfig{DB: v.db, Certificates: certs, Now: c.Now, Log: c.Log, Metrics: metrics, Notify: c.Notify, Gates: c.Gates, Puppet: c.Puppet, EtcdDir: etcdDir, Hostname: c.Hostname, Version: c.Version, Past: c.past(), Clock: v.clock.check})
 	if err != nil {
 		return err
 	}
@@ -407,11 +412,11 @@ func (c Config) serve(ctx context.Context, v service) error {
 	if err := tasks.lookBack(ctx); err != nil && ctx.Err() == nil { // before the first task acts on what etcd has
 		c.Warn(err)
 	}
-	watching := Watching{Store: v.store, Endpoints: v.ready.Endpoints, Now: c.Now}
+	watching := Watching{DB: v.db, Endpoints: v.ready.Endpoints, Now: c.Now}
 	if certs != nil {
 		watching.Pins, v.ready.Joins = certs.CA.Fingerprints(), true
 		joins := server.New(server.Config{
-			Store: v.store, CA: certs.CA, Left: store.LeftRecord, Now: c.Now, Log: c.Log, Metrics: metrics, Endpoints: v.ready.Endpoints, NodeLifetime: c.NodeLifetime, Puppet: c.Puppet,
+			DB: v.db, CA: certs.CA, Left: records.Left, Now: c.Now, Log: c.Log, Metrics: metrics, Endpoints: v.ready.Endpoints, NodeLifetime: c.NodeLifetime, Puppet: c.Puppet,
 			OnFirstBoot: tasks.Notifier.FirstBoot, OnDuplicate: tasks.duplicateRefused, OnSecrets: tasks.Notifier.SecretsGiven,
 		})
 		web.Join = joins.Handler()
@@ -448,10 +453,10 @@ func exposed(g prometheus.Gatherer) http.Handler {
 // endHolds ends the holds that expired while etcd was down. A restart of etcd renews its leases.
 func (c Config) endHolds(ctx context.Context, v *service) {
 	var err error
-	if v.ready.EndedHolds, err = v.store.Fleet.EndHolds(ctx, c.Now()); err != nil && ctx.Err() == nil {
+	if v.ready.EndedHolds, err = fleet.In(v.db).EndHolds(ctx, c.Now()); err != nil && ctx.Err() == nil {
 		c.Warn(fmt.Errorf("warning: some holds may last longer than they should: %w", err))
 	}
-	if health, err := v.store.Cluster.Health(ctx); err == nil && len(health) > 0 && health[0].Silent == nil {
+	if health, err := cluster.In(v.db).Health(ctx); err == nil && len(health) > 0 && health[0].Silent == nil {
 		v.ready.Health = &health[0]
 	}
 }
@@ -482,7 +487,7 @@ func (v service) wait(ctx context.Context) error {
 }
 
 // programs serves the agent's programs. cleanUp removes its temporary files.
-func (c Config) programs(st *store.Store) (programs *Agents, cleanUp func(), err error) {
+func (c Config) programs(st *etcd.DB) (programs *Agents, cleanUp func(), err error) {
 	dir, cleanUp := filepath.Join(c.DataDir, "agents"), func() {}
 	if _, err := os.Stat(c.DataDir); errors.Is(err, os.ErrNotExist) { // a cluster, and no CA
 		if dir, err = os.MkdirTemp("", "pulley-agents-"); err != nil {
@@ -490,7 +495,7 @@ func (c Config) programs(st *store.Store) (programs *Agents, cleanUp func(), err
 		}
 		cleanUp = func() { _ = os.RemoveAll(dir) }
 	}
-	if programs, err = newAgents(st.Releases, dir, c.Agents); err != nil {
+	if programs, err = newAgents(release.In(st), dir, c.Agents); err != nil {
 		cleanUp()
 		return nil, nil, err
 	}

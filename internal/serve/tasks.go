@@ -9,17 +9,24 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"pulley/internal/access"
 	"pulley/internal/access/fleetca"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
+	"pulley/internal/etcd/cluster"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/notify"
+	"pulley/internal/rollout/journal"
 	"pulley/internal/serve/control"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 const (
 	bootsInterval        = time.Minute
 	tokensInterval       = time.Hour
 	historyInterval      = time.Hour
+	notesInterval        = time.Minute
 	spaceInterval        = 5 * time.Second
 	diskInterval         = 5 * time.Second
 	certificatesInterval = 5 * time.Second // a rotation of the CA must reach the servers soon
@@ -30,7 +37,7 @@ const (
 
 // TasksConfig is the environment of Tasks.
 type TasksConfig struct {
-	Store        *store.Store
+	DB           *etcd.DB
 	Certificates *fleetca.Certificates // nil: machines do not join here
 	Now          func() time.Time
 	Log          *slog.Logger
@@ -83,57 +90,86 @@ func NewTasks(c TasksConfig) (*Tasks, error) {
 		c.Metrics.MustRegister(t.events, t.precreated, t.runs.total, t.runs.drift, t.runs.seconds, t.board)
 	}
 	var err error
-	t.Notifier, err = notify.New(notify.Config{Notices: c.Store.Notices, URLs: c.Notify, Now: c.Now, Log: c.Log, Sent: t.events.WithLabelValues("sent")})
+	t.Notifier, err = notify.New(notify.Config{Notices: notify.NoticesIn(c.DB), URLs: c.Notify, Now: c.Now, Log: c.Log, Sent: t.events.WithLabelValues("sent")})
 	return t, err
 }
 
 // duplicateRefused counts a duplicate machine that requested a node's name, and sends a notice. It never blocks.
-func (t *Tasks) duplicateRefused(ref model.Ref, node string, c store.Duplicate) {
+func (t *Tasks) duplicateRefused(ref model.Ref, node string, c access.Duplicate) {
 	t.events.WithLabelValues("duplicate").Inc()
 	t.Notifier.DuplicateRefused(ref, node, c)
 }
 
-// Run runs the tasks until ctx ends.
-func (t *Tasks) Run(ctx context.Context) {
-	var tasks sync.WaitGroup
-	tasks.Go(func() { t.watchNodes(ctx) })
-	tasks.Go(func() { t.countNodes(ctx) })
-	tasks.Go(func() { t.every(ctx, bootsInterval, "cannot check first boots", t.checkBoots) })
-	tasks.Go(func() { t.every(ctx, historyInterval, "cannot shorten histories", t.pruneHistories) })
-	tasks.Go(func() { t.Notifier.Run(ctx) })
-	h := &holds{Tasks: t, seen: map[model.Ref]map[store.Scope]model.Hold{}}
-	tasks.Go(func() { t.every(ctx, holdsInterval, "cannot watch holds", h.look) })
+// duty is a row of what serve does in the background.
+type duty struct {
+	problem string        // of its errors, in the log
+	every   time.Duration // 0: do runs until the context ends, and handles its own errors
+	do      func(context.Context) error
+}
+
+// list lists the tasks of this serve. What deletes old records is of the package that writes them.
+func (t *Tasks) list() []duty {
+	forever := func(do func(context.Context)) duty {
+		return duty{do: func(ctx context.Context) error { do(ctx); return nil }}
+	}
+	h := &holds{Tasks: t, seen: map[model.Ref]map[etcd.Scope]model.Hold{}}
 	r := &rollouts{Tasks: t, controllers: map[model.Ref]*control.Controller{}, waits: map[model.Ref]told{}, told: map[model.Ref]map[string]bool{}}
-	tasks.Go(func() { t.every(ctx, rolloutInterval, "cannot advance a rollout", t.unlessBehind(r.advance)) })
 	c, cleanupEvery := &cleanups{Tasks: t, dir: t.Puppet, failed: pauses{}}, cleanupInterval
 	if t.Puppet == "" {
 		cleanupEvery = unreadInterval
 	}
-	tasks.Go(func() { t.every(ctx, cleanupEvery, "cannot remove nodes from Puppet servers", t.unlessBehind(c.work)) })
+	all := []duty{
+		forever(t.watchNodes), forever(t.countNodes), forever(t.Notifier.Run),
+		{"cannot check first boots", bootsInterval, t.each(t.checkBoots)},
+		{"cannot watch holds", holdsInterval, h.look},
+		{"cannot advance a rollout", rolloutInterval, t.unlessBehind(r.advance)},
+		{"cannot remove nodes from Puppet servers", cleanupEvery, t.unlessBehind(c.work)},
+		{"cannot delete notes about nodes", notesInterval, t.each(t.forget)},
+		{"cannot shorten histories", historyInterval, t.each(t.pruneHistories)},
+	}
 	if t.presigning != nil {
-		tasks.Go(func() {
-			t.every(ctx, cleanupInterval, "cannot get certificates before machines boot", t.unlessBehind(t.presigning.work))
-		})
+		all = append(all, duty{"cannot get certificates before machines boot", cleanupInterval, t.unlessBehind(t.presigning.work)})
 	}
 	if t.EtcdDir != "" {
-		tasks.Go(func() { t.every(ctx, diskInterval, "etcd stops when its disk is full", t.checkDisk) })
-		tasks.Go(func() { t.every(ctx, spaceInterval, "etcd is full", t.makeRoom) })
+		all = append(all, duty{"etcd stops when its disk is full", diskInterval, t.checkDisk}, duty{"etcd is full", spaceInterval, t.makeRoom})
 	}
 	if t.Certificates != nil {
-		tasks.Go(func() { t.precreateUsers(ctx) })
-		tasks.Go(func() { t.every(ctx, bootsInterval, "cannot look at certificates", t.showCertificates) })
-		tasks.Go(func() {
-			t.every(ctx, tokensInterval, "cannot delete old tokens", func(ctx context.Context) error { return t.Store.Tokens.DeleteEnded(ctx, t.Now()) })
-		})
-		tasks.Go(func() {
-			t.every(ctx, certificatesInterval, "cannot renew certificates", func(ctx context.Context) error {
-				return errors.Join(t.Certificates.Renew(), t.Certificates.RecordRenewal(ctx, t.Store))
-			})
+		all = append(all, forever(t.precreateUsers), duty{"cannot look at certificates", bootsInterval, t.showCertificates},
+			duty{"cannot delete old tokens", tokensInterval, func(ctx context.Context) error { return access.TokensIn(t.DB).DeleteEnded(ctx, t.Now()) }},
+			duty{"cannot renew certificates", certificatesInterval, func(ctx context.Context) error {
+				return errors.Join(t.Certificates.Renew(), t.Certificates.RecordRenewal(ctx, t.DB))
+			}})
+	}
+	return all
+}
+
+// Run runs the tasks until ctx ends.
+func (t *Tasks) Run(ctx context.Context) {
+	var running sync.WaitGroup
+	for _, one := range t.list() {
+		running.Go(func() {
+			if one.every == 0 {
+				t.complain(ctx, one.problem, one.do(ctx))
+				return
+			}
+			t.every(ctx, one.every, one.problem, one.do)
 		})
 	}
-	tasks.Wait()
+	running.Wait()
 	if err := t.past.remember(t.Past, t.Now()); err != nil {
 		t.Log.Warn("cannot remember how far etcd is", "error", err)
+	}
+}
+
+// each returns a task that does something for each environment that any key names.
+func (t *Tasks) each(do func(context.Context, model.Ref) error) func(context.Context) error {
+	return func(ctx context.Context) error {
+		refs, err := specs.In(t.DB).Named(ctx)
+		problems := []error{err}
+		for _, ref := range refs {
+			problems = append(problems, do(ctx, ref))
+		}
+		return errors.Join(problems...)
 	}
 }
 
@@ -168,64 +204,38 @@ func (t *Tasks) complain(ctx context.Context, problem string, err error, more ..
 	}
 }
 
-// pruneHistories deletes the oldest changes and the oldest ended rollouts of long histories.
-func (t *Tasks) pruneHistories(ctx context.Context) error {
-	refs, err := t.Store.Environments.Named(ctx)
-	for _, ref := range refs {
-		deleted, one := t.Store.Targets.PruneHistory(ctx, ref.String(), store.HistoryKept, t.Now())
-		if deleted > 0 {
-			t.Log.Info("deleted the oldest changes of the history", "env", ref, "changes", deleted)
-		}
-		campaigns, other := t.Store.Campaigns.Prune(ctx, ref, store.CampaignsKept)
-		if campaigns > 0 {
-			t.Log.Info("deleted the oldest rollouts that ended", "env", ref, "rollouts", campaigns)
-		}
-		err = errors.Join(err, one, other)
+// pruneHistories deletes the oldest changes and the oldest ended rollouts of a long history.
+func (t *Tasks) pruneHistories(ctx context.Context, ref model.Ref) error {
+	changes, err := targets.In(t.DB).PruneHistory(ctx, ref.String(), targets.HistoryKept, t.Now())
+	rollouts, other := journal.In(t.DB).Prune(ctx, ref, journal.CampaignsKept)
+	if changes+rollouts > 0 {
+		t.Log.Info("deleted the oldest of the history", "env", ref, "changes", changes, "rollouts", rollouts)
 	}
-	return err
+	return errors.Join(err, other)
+}
+
+// forget deletes notes about nodes that are old, or whose subject ended.
+func (t *Tasks) forget(ctx context.Context, ref model.Ref) error {
+	before := t.Now().Add(-notesKept)
+	return errors.Join(fleet.In(t.DB).ForgetFloods(ctx, ref, before), fleet.In(t.DB).EndRetirements(ctx, ref), access.IdentitiesIn(t.DB).ForgetLockouts(ctx, ref, before))
 }
 
 // makeRoom lets a full etcd accept writes again, if compaction and defragmentation free enough space.
 func (t *Tasks) makeRoom(ctx context.Context) error {
-	freed, healed, err := t.Store.Cluster.Heal(ctx, store.RoomyPercent)
+	freed, healed, err := cluster.In(t.DB).Heal(ctx, cluster.RoomyPercent)
 	if healed {
 		t.Log.Warn("etcd was full; it was compacted and defragmented, and accepts writes again", "freed", freed)
 	}
 	return err
 }
 
-// checkBoots sends notices of first boots that are silent, and deletes old records of floods, of lockouts and of ended retirements.
-func (t *Tasks) checkBoots(ctx context.Context) error {
-	names, err := t.Store.Environments.List(ctx)
-	problems := []error{err}
-	for _, name := range names {
-		ref, err := model.ParseRef(name)
-		if err != nil {
-			continue
-		}
-		boots, _, err := t.Store.FirstBoots.List(ctx, ref)
-		for _, b := range boots {
-			if b.Stands(t.Now()) && b.Unlocked == nil {
-				t.Notifier.Stalled(ref, b)
-			}
-		}
-		problems = append(problems, err, t.forgetFloods(ctx, ref), t.Store.Identities.ForgetLockouts(ctx, ref, t.Now().Add(-floodsKept)), t.Store.Fleet.EndRetirements(ctx, ref))
-	}
-	return errors.Join(problems...)
-}
-
-func (t *Tasks) forgetFloods(ctx context.Context, ref model.Ref) error {
-	floods, _, err := t.Store.Fleet.Floods(ctx, ref)
-	if err != nil {
-		return err
-	}
-	before := t.Now().Add(-floodsKept)
-	for node, f := range floods {
-		if f.Last.Before(before) {
-			if err := t.Store.Fleet.ForgetFlood(ctx, ref, node, before); err != nil {
-				return err
-			}
+// checkBoots sends notices of first boots that are silent.
+func (t *Tasks) checkBoots(ctx context.Context, ref model.Ref) error {
+	boots, _, err := access.FirstBootsIn(t.DB).List(ctx, ref)
+	for _, b := range boots {
+		if b.Stands(t.Now()) && b.Unlocked == nil {
+			t.Notifier.Stalled(ref, b)
 		}
 	}
-	return nil
+	return err
 }

@@ -17,10 +17,17 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/access"
+	"pulley/internal/desired/control"
+	"pulley/internal/etcd"
+	"pulley/internal/etcd/cluster"
+	"pulley/internal/fleet"
+	"pulley/internal/machines/records"
 	"pulley/internal/model"
+	"pulley/internal/notify"
 	"pulley/internal/pki"
 	"pulley/internal/serve/member"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 	"pulley/internal/testbed/observe"
 )
 
@@ -31,7 +38,7 @@ func startTasks(t *testing.T, s *member.Secured, notify ...string) (k *Tasks, lo
 	t.Helper()
 	log = &observe.Log{}
 	k, err := NewTasks(TasksConfig{
-		Store: dialled(t, s.Connection), Certificates: s.Certificates, Now: time.Now, Log: log.Logger(), Notify: notify,
+		DB: dialled(t, s.Connection), Certificates: s.Certificates, Now: time.Now, Log: log.Logger(), Notify: notify,
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -66,9 +73,9 @@ func startSecure(t *testing.T) *member.Secured {
 	return s
 }
 
-func dialled(t *testing.T, c store.Config) *store.Store {
+func dialled(t *testing.T, c etcd.Config) *etcd.DB {
 	t.Helper()
-	st, err := store.Open(c)
+	st, err := etcd.Open(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,24 +83,24 @@ func dialled(t *testing.T, c store.Config) *store.Store {
 	return st
 }
 
-func apply(t *testing.T, st *store.Store, roles string) {
+func apply(t *testing.T, st *etcd.DB, roles string) {
 	t.Helper()
 	e, err := environments.Parse("dev.yaml", []byte(roles))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, revision, err := st.Environments.Spec(t.Context(), dev)
+	_, revision, err := specs.In(st).Spec(t.Context(), dev)
 	if err == nil {
-		err = st.Environments.PutSpec(t.Context(), e, revision)
+		err = specs.In(st).PutSpec(t.Context(), e, revision)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
-func nodeUsers(t *testing.T, st *store.Store) map[string]bool {
+func nodeUsers(t *testing.T, st *etcd.DB) map[string]bool {
 	t.Helper()
-	users, err := st.Access.Users(t.Context())
+	users, err := access.In(st).Users(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -113,17 +120,17 @@ func TestUsersArePrecreatedAndOrphansDeleted(t *testing.T) {
 	s := startSecure(t)
 	st := dialled(t, s.Connection)
 	foreign := pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: "compute9", Incarnation: pki.NewIncarnation()}
-	if err := st.Access.EnsureEnvironment(t.Context(), "dev"); err != nil {
+	if err := access.In(st).EnsureEnvironment(t.Context(), "dev"); err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Access.EnsureNode(t.Context(), "dev", "compute9", foreign.String()); err != nil { // an interrupted join
+	if err := access.In(st).EnsureNode(t.Context(), "dev", "compute9", foreign.String()); err != nil { // an interrupted join
 		t.Fatal(err)
 	}
 	startTasks(t, s)
 	startTasks(t, s) // a second serve must not interfere
 	ready := func(names ...string) func() bool {
 		return func() bool {
-			all, _, err := st.Identities.Precreated(t.Context(), dev)
+			all, _, err := access.IdentitiesIn(st).Precreated(t.Context(), dev)
 			if err != nil || len(all) != len(names) {
 				return false
 			}
@@ -139,7 +146,7 @@ func TestUsersArePrecreatedAndOrphansDeleted(t *testing.T) {
 	apply(t, st, "roles:\n  controller: {cardinality: 1}\n  compute: {cardinality: 3}\n")
 	observe.Eventually(t, "four users are created, and the unknown one is deleted", ready("controller1", "compute1", "compute2", "compute3"))
 	// A pre-created user already has its node's permissions: the join changes nothing.
-	all, _, err := st.Identities.Precreated(t.Context(), dev)
+	all, _, err := access.IdentitiesIn(st).Precreated(t.Context(), dev)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,10 +162,10 @@ func TestUsersArePrecreatedAndOrphansDeleted(t *testing.T) {
 	}
 	node := dialled(t, as)
 	id := model.Identity{Node: "compute1", Role: "compute", Environment: "dev"}
-	if _, err := node.Node.Desire(t.Context(), id); err != nil {
+	if _, err := control.In(node).Desire(t.Context(), id); err != nil {
 		t.Errorf("a node with a pre-created user may not read: %v", err)
 	}
-	if err := node.Node.Report(t.Context(), id, model.Status{Node: "compute1"}, nil, nil); err != nil {
+	if err := control.In(node).Report(t.Context(), id, model.Status{Node: "compute1"}, nil, nil); err != nil {
 		t.Errorf("a node with a pre-created user may not report: %v", err)
 	}
 	apply(t, st, "roles:\n  controller: {cardinality: 1}\n  compute: {cardinality: 1}\n")
@@ -172,8 +179,8 @@ func TestPlanOfPrecreatedUsers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	reserves := map[string]store.Precreated{"compute2": {Ready: true}, "compute3": {}, "compute5": {Ready: true}, "old1": {Ready: true}}
-	identities := map[string]store.Identity{"compute1": {User: "u"}, "compute4": {Removed: &store.Removal{}}, "compute5": {User: "v"}}
+	reserves := map[string]access.Precreated{"compute2": {Ready: true}, "compute3": {}, "compute5": {Ready: true}, "old1": {Ready: true}}
+	identities := map[string]access.Identity{"compute1": {User: "u"}, "compute4": {Removed: &access.Removal{}}, "compute5": {User: "v"}}
 	missing, superfluous := plan(spec, reserves, identities, 10)
 	if fmt.Sprint(missing, superfluous) != "[compute3 compute6] [compute5 old1]" {
 		t.Errorf("made: %v; dropped: %v", missing, superfluous)
@@ -197,15 +204,15 @@ func TestFloodIsDetectedAndReportedOnce(t *testing.T) {
 	// A watch that begins a moment later sees only later writes. The flood therefore continues, like real floods.
 	rounds := 0
 	observe.Eventually(t, "the flood is noted", func() bool {
-		if err := st.Node.Report(t.Context(), id("compute1"), model.Status{Node: "compute1"}, []model.EncodedRun{run}, nil); err != nil {
+		if err := control.In(st).Report(t.Context(), id("compute1"), model.Status{Node: "compute1"}, []model.EncodedRun{run}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if rounds++; rounds%20 == 1 { // otherwise it would be a flood of small writes
-			if err := st.Node.Report(t.Context(), id("compute2"), model.Status{Node: "compute2"}, nil, nil); err != nil {
+			if err := control.In(st).Report(t.Context(), id("compute2"), model.Status{Node: "compute2"}, nil, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
-		all, damaged, err := st.Fleet.Floods(t.Context(), dev)
+		all, damaged, err := fleet.In(st).Floods(t.Context(), dev)
 		if err != nil || len(damaged) > 0 {
 			t.Fatal(err, damaged)
 		}
@@ -215,7 +222,7 @@ func TestFloodIsDetectedAndReportedOnce(t *testing.T) {
 		return all["compute1"].Bytes > floodBytes
 	})
 	observe.Eventually(t, "both serves log it", func() bool {
-		if err := st.Node.Report(t.Context(), id("compute1"), model.Status{Node: "compute1"}, []model.EncodedRun{run}, nil); err != nil {
+		if err := control.In(st).Report(t.Context(), id("compute1"), model.Status{Node: "compute1"}, []model.EncodedRun{run}, nil); err != nil {
 			t.Fatal(err)
 		}
 		return strings.Contains(log.String(), "node=compute1") && strings.Contains(other.String(), "node=compute1")
@@ -223,14 +230,14 @@ func TestFloodIsDetectedAndReportedOnce(t *testing.T) {
 	if n := strings.Count(log.String(), "a node floods etcd"); n != 1 {
 		t.Errorf("one flood was logged %d times:\n%s", n, log)
 	}
-	all, _, err := st.Fleet.Floods(t.Context(), dev)
+	all, _, err := fleet.In(st).Floods(t.Context(), dev)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := st.Fleet.ForgetFlood(t.Context(), dev, "compute1", all["compute1"].Last.Add(-time.Second)); err != nil {
+	if err := fleet.In(st).ForgetFlood(t.Context(), dev, "compute1", all["compute1"].Last.Add(-time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	if all, _, _ = st.Fleet.Floods(t.Context(), dev); len(all) == 0 {
+	if all, _, _ = fleet.In(st).Floods(t.Context(), dev); len(all) == 0 {
 		t.Error("a continued flood was forgotten")
 	}
 }
@@ -258,23 +265,23 @@ func fullEtcdIsHealed(t *testing.T, compacted bool) {
 	id := model.Identity{Node: "compute1", Role: "compute", Environment: "dev"}
 	run := model.EncodedRun{ID: "1", Bytes: bytes.Repeat([]byte("x"), 200<<10)}
 	report := func() error {
-		return st.Node.Report(t.Context(), id, model.Status{Node: "compute1"}, []model.EncodedRun{run}, nil)
+		return control.In(st).Report(t.Context(), id, model.Status{Node: "compute1"}, []model.EncodedRun{run}, nil)
 	}
 	for n := 0; err == nil; n++ {
 		if err = report(); n > 500 {
 			t.Fatal("16 MiB do not get full")
 		}
 	}
-	if !errors.Is(err, store.ErrFull) {
+	if !errors.Is(err, etcd.ErrFull) {
 		t.Fatal(err)
 	}
 	log := &observe.Log{}
-	k, err := NewTasks(TasksConfig{Store: st, Now: time.Now, Log: log.Logger(), EtcdDir: c.Dir})
+	k, err := NewTasks(TasksConfig{DB: st, Now: time.Now, Log: log.Logger(), EtcdDir: c.Dir})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if compacted {
-		if err := st.Cluster.Compact(t.Context()); err != nil {
+		if err := cluster.In(st).Compact(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -294,7 +301,7 @@ func TestFloodLimits(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
 	w := newWatcher(func() time.Time { return now }, slog.New(slog.DiscardHandler))
-	write := func(bytes int64) { w.saw(store.NodeWrite{Ref: dev, Node: "n", Bytes: bytes}) }
+	write := func(bytes int64) { w.saw(fleet.NodeWrite{Ref: dev, Node: "n", Bytes: bytes}) }
 	for range 3000 { // just below both thresholds, for ten minutes
 		now = now.Add(205 * time.Millisecond)
 		write(3400)
@@ -335,22 +342,22 @@ func TestCopiedMachineIsFrozen(t *testing.T) {
 	startTasks(t, s)
 	startTasks(t, s)
 	name := pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: "compute1", Incarnation: pki.NewIncarnation()}
-	if err := st.Identities.Put(t.Context(), dev, store.Identity{Node: "compute1", User: name.String(), Machine: "m1"}, 0); err != nil {
+	if err := access.IdentitiesIn(st).Put(t.Context(), dev, access.Identity{Node: "compute1", User: name.String(), Machine: "m1"}, 0); err != nil {
 		t.Fatal(err)
 	}
 	says := func(node, boot string) {
 		t.Helper()
 		id := model.Identity{Node: node, Role: "compute", Environment: "dev"}
-		if err := st.Node.Report(t.Context(), id, model.Status{Node: node, Machine: "m1", Boot: boot}, nil, nil); err != nil {
+		if err := control.In(st).Report(t.Context(), id, model.Status{Node: node, Machine: "m1", Boot: boot}, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
 	hold := func(node string) model.Hold {
-		f, err := st.Fleet.State(t.Context(), dev)
+		f, err := fleet.In(st).State(t.Context(), dev)
 		if err != nil {
 			t.Fatal(err)
 		}
-		return f.Holds[store.Scope{Node: node}]
+		return f.Holds[etcd.Scope{Node: node}]
 	}
 	boots := 0
 	observe.Eventually(t, "the node is frozen", func() bool {
@@ -363,7 +370,7 @@ func TestCopiedMachineIsFrozen(t *testing.T) {
 		t.Errorf("a machine that was restarted was frozen: %+v", hold("compute2"))
 	}
 	observe.Eventually(t, "it is noted with the identity", func() bool {
-		i, _, err := st.Identities.Get(t.Context(), dev, "compute1")
+		i, _, err := access.IdentitiesIn(st).Get(t.Context(), dev, "compute1")
 		return err == nil && i.Duplicate != nil && i.Duplicate.Machine == "m1"
 	})
 }
@@ -374,12 +381,12 @@ func TestStalledFirstBootSendsNotice(t *testing.T) {
 	s := startSecure(t)
 	st := dialled(t, s.Connection)
 	apply(t, st, "roles:\n  compute: {cardinality: 2}\n")
-	long := time.Now().Add(-2 * store.StandsStill)
-	for _, b := range []store.FirstBoot{
-		{Machine: "m1", Node: "compute1", Step: "puppet", State: store.BootStarted, Started: long, Since: long, Heard: long},
-		{Machine: "m2", Node: "compute2", Step: "puppet", State: store.BootStarted, Started: long, Since: long, Heard: time.Now()},
+	long := time.Now().Add(-2 * access.StandsStill)
+	for _, b := range []access.FirstBoot{
+		{Machine: "m1", Node: "compute1", Step: "puppet", State: access.BootStarted, Started: long, Since: long, Heard: long},
+		{Machine: "m2", Node: "compute2", Step: "puppet", State: access.BootStarted, Started: long, Since: long, Heard: time.Now()},
 	} {
-		if err := st.FirstBoots.Put(t.Context(), dev, b, 0); err != nil {
+		if err := access.FirstBootsIn(st).Put(t.Context(), dev, b, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -390,12 +397,12 @@ func TestStalledFirstBootSendsNotice(t *testing.T) {
 	}))
 	t.Cleanup(receiver.Close)
 	tasks, _, stop := startTasks(t, s, "generic+"+receiver.URL+"/?disabletls=yes")
-	if err := tasks.checkBoots(context.WithoutCancel(t.Context())); err != nil { // the task does the same, a second time
+	if err := errors.Join(tasks.each(tasks.checkBoots)(context.WithoutCancel(t.Context())), tasks.each(tasks.forget)(context.WithoutCancel(t.Context()))); err != nil { // the task does the same, a second time
 		t.Fatal(err)
 	}
 	observe.Eventually(t, "the notice is sent", func() bool {
-		all, _, err := st.Notices.List(t.Context())
-		return err == nil && len(all) == 1 && all[0].State == store.NoticeSent
+		all, _, err := notify.NoticesIn(st).List(t.Context())
+		return err == nil && len(all) == 1 && all[0].State == notify.NoticeSent
 	})
 	stop()
 	if text := <-got; len(got) > 0 || !strings.Contains(text, "the first boot of compute1 in dev is stalled at step puppet") {
@@ -409,13 +416,13 @@ func TestConfirmationsOfEndedRetirementsAreDeleted(t *testing.T) {
 	s := startSecure(t)
 	st, ctx := dialled(t, s.Connection), t.Context()
 	apply(t, st, "roles:\n  compute: {cardinality: 2}\n")
-	a, err := st.Machines.BeginApply(ctx, dev, "ann")
+	a, err := records.In(st).BeginApply(ctx, dev, "ann")
 	if err != nil {
 		t.Fatal(err)
 	}
 	confirmed := func(node string) bool {
 		t.Helper()
-		c, err := st.Node.Confirmation(ctx, model.Identity{Environment: "dev", Node: node})
+		c, err := control.In(st).Confirmation(ctx, model.Identity{Environment: "dev", Node: node})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -423,12 +430,12 @@ func TestConfirmationsOfEndedRetirementsAreDeleted(t *testing.T) {
 	}
 	for _, node := range []string{"compute1", "compute2"} {
 		h, r := model.Host{Node: node, Role: "compute", MachineID: "m1"}, model.Request{ID: node, Do: model.RequestRetire}
-		if err := errors.Join(st.Fleet.Register(ctx, "dev", h), a.Ask(ctx, node, r)); err != nil || !confirmed(node) {
+		if err := errors.Join(fleet.In(st).Register(ctx, "dev", h), a.Ask(ctx, node, r)); err != nil || !confirmed(node) {
 			t.Fatalf("%s: %v", node, err)
 		}
 	}
 	// The request to the first one ends, as after an operator's cancellation.
-	if err := errors.Join(a.Close(), st.Fleet.Register(ctx, "dev", model.Host{Node: "compute1", Role: "compute", MachineID: "m2"})); err != nil {
+	if err := errors.Join(a.Close(), fleet.In(st).Register(ctx, "dev", model.Host{Node: "compute1", Role: "compute", MachineID: "m2"})); err != nil {
 		t.Fatal(err)
 	}
 	startTasks(t, s)
@@ -448,10 +455,10 @@ func TestFloodOfExportsIsTheNodes(t *testing.T) {
 	who := model.Identity{Node: "compute1", Role: "compute", Environment: "dev"}
 	value := json.RawMessage(`"` + strings.Repeat("x", 200<<10) + `"`)
 	observe.Eventually(t, "the flood is noted", func() bool {
-		if err := st.Node.PublishExport(t.Context(), who, model.Export{Facts: map[string]json.RawMessage{"f": value}}, true); err != nil {
+		if err := control.In(st).PublishExport(t.Context(), who, model.Export{Facts: map[string]json.RawMessage{"f": value}}, true); err != nil {
 			t.Fatal(err)
 		}
-		all, _, err := st.Fleet.Floods(t.Context(), dev)
+		all, _, err := fleet.In(st).Floods(t.Context(), dev)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -466,7 +473,7 @@ func TestChangesOfWhatOthersSeeAreAFlood(t *testing.T) {
 	w := newWatcher(func() time.Time { return now }, slog.New(slog.DiscardHandler))
 	shows := func(shown string) int64 {
 		now = now.Add(time.Minute)
-		w.saw(store.NodeWrite{Ref: dev, Node: "n", Bytes: 10, Shown: shown})
+		w.saw(fleet.NodeWrite{Ref: dev, Node: "n", Bytes: 10, Shown: shown})
 		floods, _ := w.take()
 		return floods[nodeKey{dev, "n"}].Shown
 	}

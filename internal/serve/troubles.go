@@ -8,10 +8,10 @@ import (
 	"slices"
 	"time"
 
+	"pulley/internal/access"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/notify"
-	"pulley/internal/store"
 )
 
 const (
@@ -23,7 +23,7 @@ const (
 )
 
 // nodeTroubles are the kinds that a read of all nodes finds.
-var nodeTroubles = []store.NoticeKind{store.NodesFail, store.PromotionFails, store.NodesSilent, store.Degraded}
+var nodeTroubles = []notify.NoticeKind{notify.NodesFail, notify.PromotionFails, notify.NodesSilent, notify.Degraded}
 
 // troubles announces what lasts for two reads of an environment: the nodes of one batch then make one notice. It is not safe for
 // concurrent use.
@@ -34,10 +34,10 @@ type troubles struct {
 
 // troubled is what the reads of an environment found.
 type troubled struct {
-	since  time.Time                   // of the first read without an error after it
-	before map[string]store.NoticeKind // ids of the read before; nil: this is the first one
-	folded map[string]bool             // ids of causes that still last, of failures that are or were not told apart
-	lacks  map[string]time.Time        // since when nodes are missing, unregistered or pending
+	since  time.Time                    // of the first read without an error after it
+	before map[string]notify.NoticeKind // ids of the read before; nil: this is the first one
+	folded map[string]bool              // ids of causes that still last, of failures that are or were not told apart
+	lacks  map[string]time.Time         // since when nodes are missing, unregistered or pending
 }
 
 // look announces what a read found.
@@ -52,7 +52,7 @@ func (t *troubles) look(ctx context.Context, ref model.Ref, tally fleet.Tally) e
 		return err
 	}
 	var lasting []notify.Trouble
-	found := map[string]store.NoticeKind{}
+	found := map[string]notify.NoticeKind{}
 	add := func(trouble notify.Trouble, certain bool) {
 		id := trouble.ID(ref)
 		if found[id] = trouble.Kind; certain && s.before[id] != "" {
@@ -80,7 +80,7 @@ func (t *troubles) look(ctx context.Context, ref model.Ref, tally fleet.Tally) e
 	before := s.before
 	if tally.Unsure {
 		for id, kind := range before {
-			if kind == store.NodesFail || kind == store.PromotionFails {
+			if kind == notify.NodesFail || kind == notify.PromotionFails {
 				found[id] = kind
 			}
 		}
@@ -99,12 +99,12 @@ func (t *troubles) look(ctx context.Context, ref model.Ref, tally fleet.Tally) e
 
 // ofNodes returns the trouble of nodes for a notice.
 func ofNodes(one fleet.Trouble) notify.Trouble {
-	trouble := notify.Trouble{Kind: store.NodesFail, Cause: one.Cause, Release: one.Release, Nodes: one.Nodes, Count: one.Count, Text: model.Prose(one.Text), Stuck: one.Stuck > 0}
+	trouble := notify.Trouble{Kind: notify.NodesFail, Cause: one.Cause, Release: one.Release, Nodes: one.Nodes, Count: one.Count, Text: model.Prose(one.Text), Stuck: one.Stuck > 0}
 	switch {
 	case one.Silent:
-		trouble.Kind = store.NodesSilent
+		trouble.Kind = notify.NodesSilent
 	case one.Release != "":
-		trouble.Kind = store.PromotionFails
+		trouble.Kind = notify.PromotionFails
 	}
 	return trouble
 }
@@ -124,7 +124,7 @@ func (s *troubled) degraded(lacking map[string]model.NodeState, now time.Time) (
 		}
 	}
 	slices.SortFunc(nodes, fleet.CompareNatural)
-	trouble = notify.Trouble{Kind: store.Degraded, Nodes: nodes[:min(len(nodes), notify.MaxNames)], Count: len(nodes), Text: model.Prose(counts.Sentence())}
+	trouble = notify.Trouble{Kind: notify.Degraded, Nodes: nodes[:min(len(nodes), notify.MaxNames)], Count: len(nodes), Text: model.Prose(counts.Sentence())}
 	return trouble, len(nodes) > 0
 }
 
@@ -132,21 +132,21 @@ func (s *troubled) degraded(lacking map[string]model.NodeState, now time.Time) (
 func (t *troubles) unread(ref model.Ref) { delete(t.of, ref) }
 
 // identified announces removals of nodes, and nodes that do not renew their certificates, from the holders of an environment's names.
-func (t *Tasks) identified(ctx context.Context, ref model.Ref, identities map[string]store.Identity) error {
+func (t *Tasks) identified(ctx context.Context, ref model.Ref, identities map[string]access.Identity) error {
 	now := t.Now()
-	removed := map[store.Removal][]string{}
-	ending := notify.Trouble{Kind: store.CertificatesEnd, Text: "They renew them when a third of their time is left. Check the nodes: `pulley doctor` names each."}
+	removed := map[access.Removal][]string{}
+	ending := notify.Trouble{Kind: notify.CertificatesEnd, Text: "They renew them when a third of their time is left. Check the nodes: `pulley doctor` names each."}
 	var nodes []string
 	for node, i := range identities {
 		switch {
 		case i.Live() && !i.Until.IsZero() && i.Until.Sub(now) < i.Until.Sub(i.Issued)/6: // as pulley doctor warns
 			nodes = append(nodes, node)
 		case i.Removed != nil && now.Sub(i.Removed.At) < removalsKnown:
-			r := store.Removal{At: i.Removed.At.Truncate(removalsWithin), By: i.Removed.By, Why: i.Removed.Why, Left: i.Removed.Left}
+			r := access.Removal{At: i.Removed.At.Truncate(removalsWithin), By: i.Removed.By, Why: i.Removed.Why, Left: i.Removed.Left}
 			removed[r] = append(removed[r], node)
 		}
 	}
-	newest := slices.SortedFunc(maps.Keys(removed), func(a, b store.Removal) int {
+	newest := slices.SortedFunc(maps.Keys(removed), func(a, b access.Removal) int {
 		return cmp.Or(b.At.Compare(a.At), cmp.Compare(a.By, b.By), cmp.Compare(a.Why, b.Why))
 	})
 	for _, r := range newest {
@@ -185,7 +185,7 @@ func (t *Tasks) certificatesEnd(ctx context.Context, ref model.Ref, ending []not
 	for _, one := range ending {
 		lasts[one.ID(ref)] = true
 	}
-	return t.Notifier.Troubles(ctx, ref, []store.NoticeKind{store.CertificatesEnd}, ending, func(id string) bool { return unsure || lasts[id] })
+	return t.Notifier.Troubles(ctx, ref, []notify.NoticeKind{notify.CertificatesEnd}, ending, func(id string) bool { return unsure || lasts[id] })
 }
 
 // maxDrifts is the number of resources of an environment that drifts gathers: nodes name them.

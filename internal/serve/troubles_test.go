@@ -12,10 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/access"
+	"pulley/internal/desired/control"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/notify"
-	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/observe"
 )
@@ -23,7 +25,7 @@ import (
 // pager is a webhook, a fleet whose nodes report what a test says, and the serves that watch it, with one clock.
 type pager struct {
 	*testing.T
-	st  *store.Store
+	st  *etcd.DB
 	raw *etcdtest.Server
 	url string
 
@@ -45,7 +47,7 @@ func newPager(t *testing.T, roles string, nodes ...string) *pager {
 	p.url = "generic+" + hook.URL + "/?disabletls=yes"
 	apply(t, st, roles)
 	for _, node := range nodes {
-		if err := st.Fleet.Register(t.Context(), "dev", model.Host{Node: node, Role: "web", At: p.now}); err != nil {
+		if err := fleet.In(st).Register(t.Context(), "dev", model.Host{Node: node, Role: "web", At: p.now}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -83,7 +85,7 @@ func (p *pager) got(text string) (n int) {
 // serve starts a serve, whose reads the test makes.
 func (p *pager) serve() counting {
 	p.Helper()
-	k, err := NewTasks(TasksConfig{Store: p.st, Now: p.time, Log: (&observe.Log{}).Logger(), Notify: []string{p.url}})
+	k, err := NewTasks(TasksConfig{DB: p.st, Now: p.time, Log: (&observe.Log{}).Logger(), Notify: []string{p.url}})
 	if err != nil {
 		p.Fatal(err)
 	}
@@ -110,7 +112,7 @@ func (p *pager) read(serves ...counting) {
 func (p *pager) report(node string, s model.Status) {
 	p.Helper()
 	s.Node, s.Role, s.Settings, s.SeenAt = node, "web", model.DefaultSettings(), p.time()
-	if err := p.st.Node.Report(p.Context(), model.Identity{Node: node, Role: "web", Environment: "dev"}, s, nil, nil); err != nil {
+	if err := control.In(p.st).Report(p.Context(), model.Identity{Node: node, Role: "web", Environment: "dev"}, s, nil, nil); err != nil {
 		p.Fatal(err)
 	}
 }
@@ -209,7 +211,7 @@ func TestSilenceDegradationAndPromotions(t *testing.T) {
 	p.promote(takes)
 	p.report("web1", model.Status{LastGood: takes, Enforcing: takes, Target: takes, Outcome: model.Failed, Phase: model.Running, Attempt: &model.Attempt{Target: takes, Started: 1, Open: true}})
 	p.read(one)
-	one.Notifier.Removed(dev, store.Removal{At: p.time(), By: "ann"}, []string{"web9"}) // notices are sent in their order
+	one.Notifier.Removed(dev, access.Removal{At: p.time(), By: "ann"}, []string{"web9"}) // notices are sent in their order
 	observe.Eventually(t, "a later notice", func() bool { return p.got("web9") == 1 })
 	if p.got("do not fail any more") != 0 {
 		t.Errorf("an attempt is the end: %q", p.messages)
@@ -228,9 +230,9 @@ func TestRemovalsDriftAndCertificatesAreAnnounced(t *testing.T) {
 	p := newPager(t, "roles:\n  web: {cardinality: 3}\n")
 	one, other := p.serve(), p.serve()
 	at := p.time().Truncate(time.Minute)
-	gone := store.Identity{Removed: &store.Removal{At: at.Add(time.Second), By: "ann", Why: "the rack is sold"}}
-	identities := map[string]store.Identity{
-		"web1": gone, "web2": gone, "web9": {Removed: &store.Removal{At: at.Add(-48 * time.Hour), By: "bob"}},
+	gone := access.Identity{Removed: &access.Removal{At: at.Add(time.Second), By: "ann", Why: "the rack is sold"}}
+	identities := map[string]access.Identity{
+		"web1": gone, "web2": gone, "web9": {Removed: &access.Removal{At: at.Add(-48 * time.Hour), By: "bob"}},
 		"web3": {User: "u", Issued: at.Add(-80 * 24 * time.Hour), Until: at.Add(10 * 24 * time.Hour)}, "web4": {User: "v", Issued: at, Until: at.Add(90 * 24 * time.Hour)},
 	}
 	tell := func() {
@@ -290,7 +292,7 @@ func TestRareCausesLastAndTriesHideNoOtherEnd(t *testing.T) {
 	settle := func() { // notices are sent in their order
 		t.Helper()
 		later++
-		one.Notifier.Removed(dev, store.Removal{At: p.time(), By: "ann"}, []string{fmt.Sprintf("gone%d.", later)})
+		one.Notifier.Removed(dev, access.Removal{At: p.time(), By: "ann"}, []string{fmt.Sprintf("gone%d.", later)})
 		observe.Eventually(t, "a later notice", func() bool { return p.got(fmt.Sprintf("gone%d.", later)) == 1 })
 	}
 	silent := fleet.Trouble{Silent: true, Text: "silent", Count: 1, Nodes: []string{"quiet"}}
@@ -330,9 +332,9 @@ func TestOldRemovalsTakeNoPlace(t *testing.T) {
 	p := newPager(t, "roles:\n  web: {cardinality: 1}\n")
 	one := p.serve()
 	at := p.time().Truncate(time.Minute)
-	identities := map[string]store.Identity{}
+	identities := map[string]access.Identity{}
 	for i := range 15 {
-		identities[fmt.Sprint("old", i)] = store.Identity{Removed: &store.Removal{At: at.Add(-time.Duration(i) * time.Minute), By: "ann"}}
+		identities[fmt.Sprint("old", i)] = access.Identity{Removed: &access.Removal{At: at.Add(-time.Duration(i) * time.Minute), By: "ann"}}
 	}
 	identify := func() {
 		t.Helper()
@@ -344,7 +346,7 @@ func TestOldRemovalsTakeNoPlace(t *testing.T) {
 	identify()
 	p.pass(61 * time.Minute)
 	for i := range 20 {
-		identities[fmt.Sprint("new", i)] = store.Identity{Removed: &store.Removal{At: p.time().Add(-time.Duration(i+3) * time.Minute), By: "ann"}}
+		identities[fmt.Sprint("new", i)] = access.Identity{Removed: &access.Removal{At: p.time().Add(-time.Duration(i+3) * time.Minute), By: "ann"}}
 	}
 	identify()
 	observe.Eventually(t, "all removals", func() bool {
@@ -412,7 +414,7 @@ func TestCertificatesOfOperatorsEndOneByOne(t *testing.T) {
 		t.Helper()
 		var ending []notify.Trouble
 		for _, name := range names {
-			ending = append(ending, notify.Trouble{Kind: store.CertificatesEnd, Cause: name, Nodes: []string{name}, Count: 1})
+			ending = append(ending, notify.Trouble{Kind: notify.CertificatesEnd, Cause: name, Nodes: []string{name}, Count: 1})
 		}
 		if err := one.certificatesEnd(t.Context(), model.Ref{}, ending, unsure); err != nil {
 			t.Fatal(err)

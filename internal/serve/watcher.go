@@ -11,9 +11,11 @@ import (
 	"sync"
 	"time"
 
+	"pulley/internal/access"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 // A node that writes more than this within a minute floods. A healthy node writes a status of a few kilobytes every
@@ -30,7 +32,7 @@ const (
 	slots          = 6
 	recordInterval = 10 * time.Second // between two records of one flood
 	quietAfter     = 10 * time.Minute // end of a flood
-	floodsKept     = 24 * time.Hour   // lifetime of its note, and of the note of a lockout
+	notesKept      = 24 * time.Hour   // lifetime of its note, and of the note of a lockout
 	bootsKept      = 4                // of a node: the newest distinct ones
 )
 
@@ -51,7 +53,7 @@ type watcher struct {
 	mu         sync.Mutex
 	tally      map[nodeKey]*tally
 	boots      map[nodeKey][]string // boot IDs, the current one last
-	floods     map[nodeKey]store.Flood
+	floods     map[nodeKey]fleet.Flood
 	duplicates map[nodeKey]duplicate
 	lockouts   map[pki.Name]lockout // to record
 	wake       chan struct{}
@@ -89,12 +91,12 @@ type duplicate struct{ boot, other, machine string }
 func newWatcher(now func() time.Time, log *slog.Logger) *watcher {
 	return &watcher{
 		now: now, log: log, tally: map[nodeKey]*tally{}, boots: map[nodeKey][]string{},
-		floods: map[nodeKey]store.Flood{}, duplicates: map[nodeKey]duplicate{}, lockouts: map[pki.Name]lockout{}, wake: make(chan struct{}, 1),
+		floods: map[nodeKey]fleet.Flood{}, duplicates: map[nodeKey]duplicate{}, lockouts: map[pki.Name]lockout{}, wake: make(chan struct{}, 1),
 	}
 }
 
 // saw counts one write.
-func (w *watcher) saw(write store.NodeWrite) {
+func (w *watcher) saw(write fleet.NodeWrite) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	k := nodeKey{write.Ref, write.Node}
@@ -137,7 +139,7 @@ func (w *watcher) shows(k nodeKey, shown string) {
 		w.log.Warn("a node makes other nodes run Puppet again and again", "env", k.ref.String(), "node", k.node, "changes", len(t.shown), "within", "1h")
 	}
 	t.reported, t.noted = true, now
-	w.floods[k] = store.Flood{Node: k.node, Shown: int64(len(t.shown)), First: now, Last: now}
+	w.floods[k] = fleet.Flood{Node: k.node, Shown: int64(len(t.shown)), First: now, Last: now}
 	w.signal()
 }
 
@@ -193,7 +195,7 @@ func (w *watcher) count(k nodeKey, more sums) {
 	if t.reported, t.noted = true, now; k.node == "" {
 		return // any node of the environment
 	}
-	w.floods[k] = store.Flood{Node: k.node, Bytes: sum.bytes, Writes: sum.writes, Calls: sum.calls, First: now, Last: now}
+	w.floods[k] = fleet.Flood{Node: k.node, Bytes: sum.bytes, Writes: sum.writes, Calls: sum.calls, First: now, Last: now}
 	w.signal()
 }
 
@@ -241,11 +243,11 @@ func (w *watcher) signal() {
 }
 
 // take returns the detections to store.
-func (w *watcher) take() (floods map[nodeKey]store.Flood, duplicates map[nodeKey]duplicate) {
+func (w *watcher) take() (floods map[nodeKey]fleet.Flood, duplicates map[nodeKey]duplicate) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	floods, duplicates = w.floods, w.duplicates
-	w.floods, w.duplicates = map[nodeKey]store.Flood{}, map[nodeKey]duplicate{}
+	w.floods, w.duplicates = map[nodeKey]fleet.Flood{}, map[nodeKey]duplicate{}
 	return floods, duplicates
 }
 
@@ -278,7 +280,7 @@ func (w *watcher) forget() {
 func (t *Tasks) watchNodes(ctx context.Context) {
 	var both sync.WaitGroup
 	both.Go(func() {
-		t.every(ctx, watchPause, "cannot watch nodes", func(ctx context.Context) error { return t.Store.Fleet.Watch(ctx, t.saw) })
+		t.every(ctx, watchPause, "cannot watch nodes", func(ctx context.Context) error { return fleet.In(t.DB).Watch(ctx, t.saw) })
 	})
 	defer both.Wait()
 	ticker := time.NewTicker(recordInterval)
@@ -299,7 +301,7 @@ func (t *Tasks) watchNodes(ctx context.Context) {
 			t.recordDuplicate(ctx, key, d)
 		}
 		for node, l := range t.watcher.takeLockouts() {
-			if err := t.Store.Identities.NoteLockout(ctx, node, l.issued, l.refused.UTC()); err != nil { // a later call is recorded
+			if err := access.IdentitiesIn(t.DB).NoteLockout(ctx, node, l.issued, l.refused.UTC()); err != nil { // a later call is recorded
 				t.complain(ctx, "cannot record that etcd refuses a node", err, "env", node.Environment, "node", node.Subject)
 			}
 		}
@@ -307,7 +309,7 @@ func (t *Tasks) watchNodes(ctx context.Context) {
 }
 
 // saw counts one write of a node, and its run.
-func (t *Tasks) saw(w store.NodeWrite) {
+func (t *Tasks) saw(w fleet.NodeWrite) {
 	t.watcher.saw(w)
 	if w.Run != nil {
 		t.runs.count(w.Ref.String(), *w.Run)
@@ -317,8 +319,8 @@ func (t *Tasks) saw(w store.NodeWrite) {
 	}
 }
 
-func (t *Tasks) recordFlood(ctx context.Context, key nodeKey, f store.Flood) {
-	first, err := t.Store.Fleet.NoteFlood(ctx, key.ref, f)
+func (t *Tasks) recordFlood(ctx context.Context, key nodeKey, f fleet.Flood) {
+	first, err := fleet.In(t.DB).NoteFlood(ctx, key.ref, f)
 	if err != nil {
 		t.complain(ctx, "cannot record a flood", err, "env", key.ref.String(), "node", key.node)
 		putBack(t.watcher, &t.watcher.floods, key, f) // etcd may be full or unreachable
@@ -338,10 +340,10 @@ func (t *Tasks) recordDuplicate(ctx context.Context, key nodeKey, d duplicate) {
 		Mode: model.Freeze, Kind: model.DuplicateHold, Who: "pulley serve", Since: now,
 		Why: model.Prose(fmt.Sprintf("boot ids %s and %s", d.other, d.boot)),
 	}
-	held, err := t.Store.Fleet.HoldUnlessHeld(ctx, key.ref, store.Scope{Node: key.node}, hold)
+	held, err := fleet.In(t.DB).HoldUnlessHeld(ctx, key.ref, etcd.Scope{Node: key.node}, hold)
 	noted := false
 	if err == nil {
-		noted, err = t.Store.Identities.NoteDuplicateBoot(ctx, key.ref, key.node, store.Duplicate{Machine: d.machine, Boot: d.boot, At: now})
+		noted, err = access.IdentitiesIn(t.DB).NoteDuplicateBoot(ctx, key.ref, key.node, access.Duplicate{Machine: d.machine, Boot: d.boot, At: now})
 	}
 	if err != nil {
 		t.complain(ctx, "cannot record a duplicate machine", err, "env", key.ref.String(), "node", key.node)

@@ -18,8 +18,8 @@ import (
 	"pulley/agent"
 	"pulley/agent/nodeconfig"
 	"pulley/agent/stage"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 func main() {
@@ -86,7 +86,7 @@ func open(endpoint, root, role string, number int) (*consumer, error) {
 	c := &consumer{}
 	config := nodeconfig.Config{
 		Root: root, Identity: model.Identity{Node: name, Certname: name, Role: role, Environment: "dev", PuppetEnvironment: "dev"},
-		Settings: model.DefaultSettings(), Store: store.Config{Endpoints: []string{endpoint}, Timeout: time.Minute},
+		Settings: model.DefaultSettings(), Store: etcd.Config{Endpoints: []string{endpoint}, Timeout: time.Minute},
 	}
 	config.DiskReserveMiB = 1 // the nodes share one file system
 	if err := os.MkdirAll(config.StateDir(), 0o700); err != nil {

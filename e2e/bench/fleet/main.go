@@ -14,8 +14,9 @@ import (
 	"sync"
 	"time"
 
+	"pulley/internal/etcd"
+	"pulley/internal/release"
 	"pulley/internal/release/content"
-	"pulley/internal/store"
 )
 
 func main() {
@@ -31,7 +32,7 @@ func main() {
 
 // node is one of the nodes.
 type node struct {
-	store *store.Store
+	db    *etcd.DB
 	trees *content.Store
 	took  time.Duration
 	err   error
@@ -50,7 +51,7 @@ func run(stdin io.Reader, stdout io.Writer, endpoint, dir, version string) error
 		if err != nil {
 			return err
 		}
-		defer n.store.Close()
+		defer n.db.Close()
 		nodes = append(nodes, n)
 	}
 	fmt.Fprintln(stdout, "ready")
@@ -76,14 +77,14 @@ func run(stdin io.Reader, stdout io.Writer, endpoint, dir, version string) error
 
 // connect returns an idle node: connected, with the followed release in place.
 func connect(ctx context.Context, endpoint, dir, version string) (*node, error) {
-	s, err := store.Open(store.Config{Endpoints: []string{endpoint}, Timeout: time.Minute})
+	s, err := etcd.Open(etcd.Config{Endpoints: []string{endpoint}, Timeout: time.Minute})
 	if err != nil {
 		return nil, err
 	}
-	n := &node{store: s}
+	n := &node{db: s}
 	if n.trees, err = content.OpenStore(dir); err == nil {
 		n.trees.Reserve = 0 // the nodes share one file system without other files
-		_, err = s.Releases.Get(ctx, version)
+		_, err = release.In(s).Get(ctx, version)
 	}
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -93,9 +94,9 @@ func connect(ctx context.Context, endpoint, dir, version string) (*node, error) 
 
 func (n *node) update(ctx context.Context, version string) {
 	start := time.Now()
-	r, err := n.store.Releases.Get(ctx, version)
+	r, err := release.In(n.db).Get(ctx, version)
 	if err == nil {
-		err = n.trees.Install(ctx, n.store.Releases, r.Content)
+		err = n.trees.Install(ctx, release.In(n.db), r.Content)
 	}
 	if err == nil {
 		err = n.trees.Activate(r.Content.Tree)

@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"pulley/internal/etcd"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/release/trust"
-	"pulley/internal/store"
 )
 
 // kept is the number of trees that an agent keeps.
@@ -42,10 +42,10 @@ func run(stdout io.Writer, endpoint, signers, dir string, versions []string) err
 	if n.signers, err = trust.ParseSigners(allowed, nil); err != nil {
 		return err
 	}
-	if n.store, err = store.Open(store.Config{Endpoints: []string{endpoint}}); err != nil {
+	if n.db, err = etcd.Open(etcd.Config{Endpoints: []string{endpoint}}); err != nil {
 		return err
 	}
-	defer n.store.Close()
+	defer n.db.Close()
 	if n.trees, err = content.OpenStore(dir); err != nil {
 		return err
 	}
@@ -64,7 +64,7 @@ func run(stdout io.Writer, endpoint, signers, dir string, versions []string) err
 }
 
 type node struct {
-	store   *store.Store
+	db      *etcd.DB
 	trees   *content.Store
 	signers *trust.Signers
 }
@@ -74,11 +74,11 @@ func (n node) update(ctx context.Context, version string) error {
 	if err != nil {
 		return err
 	}
-	a := approach{Releases: n.store.Releases}
+	a := approach{Releases: release.In(n.db)}
 	if line, seq, ok := n.trees.Position(current); ok {
 		a.line, a.seq = line, seq+1
 	}
-	r, delta, err := n.store.Releases.GetWithDelta(ctx, version, a.line, a.seq)
+	r, delta, err := release.In(n.db).GetWithDelta(ctx, version, a.line, a.seq)
 	if err != nil {
 		return err
 	}

@@ -12,11 +12,13 @@ import (
 	"strings"
 	"time"
 
+	"pulley/internal/access"
 	"pulley/internal/bounded"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/pki/connect"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // Census counts the holders of certificates by CA. If etcd did not answer, only Problem is set.
@@ -30,8 +32,8 @@ type Census struct {
 
 // Take reads the current certificates from etcd. adminFile is the administrator's identity: serve renews it while it
 // is in the folder, and the file is newer than etcd's record. Expired certificates do not count.
-func Take(ctx context.Context, config store.Config, ca *pki.CA, adminFile string, now time.Time) Census {
-	s, err := store.Open(config)
+func Take(ctx context.Context, config etcd.Config, ca *pki.CA, adminFile string, now time.Time) Census {
+	s, err := etcd.Open(config)
 	if err != nil {
 		return Census{Problem: err}
 	}
@@ -43,7 +45,7 @@ func Take(ctx context.Context, config store.Config, ca *pki.CA, adminFile string
 	return n
 }
 
-func count(ctx context.Context, s *store.Store, ca *pki.CA, adminFile string, now time.Time) (Census, error) {
+func count(ctx context.Context, s *etcd.DB, ca *pki.CA, adminFile string, now time.Time) (Census, error) {
 	n := Census{Nodes: map[string]int{}, Operators: map[string]int{}, Holders: map[string][]string{}}
 	since, published := ca.NextSince()
 	seen := func(who, pin string, issued time.Time) {
@@ -52,7 +54,7 @@ func count(ctx context.Context, s *store.Store, ca *pki.CA, adminFile string, no
 			n.Late = append(n.Late, who)
 		}
 	}
-	known, err := s.Environments.List(ctx)
+	known, err := specs.In(s).List(ctx)
 	if err != nil {
 		return Census{}, err
 	}
@@ -62,7 +64,7 @@ func count(ctx context.Context, s *store.Store, ca *pki.CA, adminFile string, no
 		if err != nil {
 			continue // it can have no nodes
 		}
-		all, bad, err := s.Identities.List(ctx, ref)
+		all, bad, err := access.IdentitiesIn(s).List(ctx, ref)
 		if err != nil {
 			return Census{}, err
 		}
@@ -74,7 +76,7 @@ func count(ctx context.Context, s *store.Store, ca *pki.CA, adminFile string, no
 			}
 		}
 	}
-	operators, bad, err := s.Identities.Operators(ctx)
+	operators, bad, err := access.IdentitiesIn(s).Operators(ctx)
 	if err != nil {
 		return Census{}, err
 	}
@@ -110,7 +112,7 @@ func signerOf(ca *pki.CA, leaf *x509.Certificate) string {
 const probeTimeout = 5 * time.Second
 
 // distrusting shows a certificate of the next CA to each member of etcd, and returns those that reject it.
-func distrusting(ctx context.Context, config store.Config, ca *pki.CA) ([]string, error) {
+func distrusting(ctx context.Context, config etcd.Config, ca *pki.CA) ([]string, error) {
 	probe, err := ca.Probe()
 	if err != nil {
 		return nil, nil //nolint:nilerror // without a next CA there is nothing to trust; Blocker NoNextCA reports that

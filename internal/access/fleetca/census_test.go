@@ -8,17 +8,19 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/access"
 	"pulley/internal/access/fleetca"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 	"pulley/internal/testbed/etcdtest"
 )
 
 // A rotation that overlooks a node removes its access. A rotation that waits for removed nodes never happens.
 func TestCensusFindsWhoBlocksRotation(t *testing.T) {
 	t.Parallel()
-	s, err := store.Open(store.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
+	s, err := etcd.Open(etcd.Config{Endpoints: []string{etcdtest.Start(t).Endpoint}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +29,7 @@ func TestCensusFindsWhoBlocksRotation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.Environments.PutSpec(t.Context(), e, 0); err != nil {
+	if err := specs.In(s).PutSpec(t.Context(), e, 0); err != nil {
 		t.Fatal(err)
 	}
 	ca, err := pki.OpenCA(filepath.Join(t.TempDir(), "pki"), pki.Options{})
@@ -38,22 +40,22 @@ func TestCensusFindsWhoBlocksRotation(t *testing.T) {
 	before, now := since.Add(-time.Hour), since.Add(time.Hour)
 	end := now.Add(24 * time.Hour)
 	pins := ca.Fingerprints()
-	for _, i := range []store.Identity{
+	for _, i := range []access.Identity{
 		{Node: "compute1", User: "u1", CA: pins[0], Issued: before, Until: end},
 		{Node: "compute2", User: "u2", CA: pins[0], Issued: since, Until: end},
 		{Node: "compute3", User: "u3", CA: pins[0], Issued: before, Until: now},
-		{Node: "compute4", CA: pins[0], Issued: before, Until: end, Removed: &store.Removal{At: now}},
+		{Node: "compute4", CA: pins[0], Issued: before, Until: end, Removed: &access.Removal{At: now}},
 		{Node: "compute5", User: "u5", CA: "sha256:gone", Issued: now, Until: end},
 	} {
-		if err := s.Identities.Put(t.Context(), model.Ref{Environment: "dev"}, i, 0); err != nil {
+		if err := access.IdentitiesIn(s).Put(t.Context(), model.Ref{Environment: "dev"}, i, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for _, o := range []store.OperatorIdentity{
-		{Name: "ann", User: "ann", As: store.RoleViewer, CA: pins[0], Issued: before, Until: end},
-		{Name: "bob", User: "bob", As: store.RoleViewer, CA: pins[0], Issued: before, Until: end, Revoked: &store.Revoked{At: now}},
+	for _, o := range []access.OperatorIdentity{
+		{Name: "ann", User: "ann", As: access.RoleViewer, CA: pins[0], Issued: before, Until: end},
+		{Name: "bob", User: "bob", As: access.RoleViewer, CA: pins[0], Issued: before, Until: end, Revoked: &access.Revoked{At: now}},
 	} {
-		if err := s.Identities.PutOperator(t.Context(), o, 0); err != nil {
+		if err := access.IdentitiesIn(s).PutOperator(t.Context(), o, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -75,7 +77,7 @@ func TestCensusFindsWhoBlocksRotation(t *testing.T) {
 	if got := n.BeforeRetiring(ca); !reflect.DeepEqual(got, want) || !strings.Contains(got[0].Sentence(), "3 certificates are of the previous CA: node compute1") {
 		t.Errorf("before retiring: %+v, want %+v", got, want)
 	}
-	if got := (fleetca.Census{Problem: store.ErrNotFound}).BeforeRetiring(ca); len(got) != 1 || got[0].Code != fleetca.CensusFailed {
+	if got := (fleetca.Census{Problem: etcd.ErrNotFound}).BeforeRetiring(ca); len(got) != 1 || got[0].Code != fleetca.CensusFailed {
 		t.Errorf("before retiring without etcd: %+v", got)
 	}
 }

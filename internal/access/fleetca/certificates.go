@@ -21,8 +21,8 @@ import (
 	"time"
 
 	"pulley/internal/atomicfile"
+	"pulley/internal/etcd"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 // PKIName is the folder of certificates in a data folder. Besides the CA's own files it contains:
@@ -65,7 +65,7 @@ func Open(dataDir, prefix, hostname string, own bool, o pki.Options) (*Certifica
 		return nil, err
 	}
 	if prefix = strings.Trim(prefix, "/"); prefix == "" {
-		prefix = strings.Trim(store.DefaultPrefix, "/")
+		prefix = strings.Trim(etcd.DefaultPrefix, "/")
 	}
 	return &Certificates{CA: ca, dir: dir, prefix: prefix, hostname: subjectOf(hostname), own: own, now: o.Now}, nil
 }
@@ -258,7 +258,7 @@ func AdminFile(dataDir string) string { return filepath.Join(dataDir, PKIName, "
 
 // Connection completes a connection to the etcd of this folder's fleet. Without certificates from the caller, it uses
 // the folder's certificates and the endpoint of a serve on this machine.
-func Connection(dataDir string, c store.Config, endpoint string) store.Config {
+func Connection(dataDir string, c etcd.Config, endpoint string) etcd.Config {
 	if c.CACert != "" || c.Cert != "" || c.Key != "" {
 		return c
 	}

@@ -10,9 +10,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"pulley/internal/access"
+	"pulley/internal/etcd"
+	"pulley/internal/etcd/cluster"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 // probeLifetime is the lifetime of the certificate that tests which CAs a cluster trusts.
@@ -70,24 +72,24 @@ func (e *JoinError) Hint() string {
 
 // MayJoin checks whether nodes can join a cluster that serve does not run. Serve must be an administrator there, and
 // etcd must authenticate its users and trust the CA. Each obstacle is a *JoinError. connection is serve's own.
-func (c *Certificates) MayJoin(ctx context.Context, st *store.Store, connection store.Config) error {
-	on, err := st.Access.AuthEnabled(ctx)
+func (c *Certificates) MayJoin(ctx context.Context, st *etcd.DB, connection etcd.Config) error {
+	on, err := access.In(st).AuthEnabled(ctx)
 	if err != nil {
 		return err
 	}
 	if !on {
 		return &JoinError{Obstacle: AuthOff}
 	}
-	if _, err := st.Access.Users(ctx); err != nil {
+	if _, err := access.In(st).Users(ctx); err != nil {
 		return &JoinError{Obstacle: NotRoot, Err: err}
 	}
 	return c.trustedBy(ctx, connection)
 }
 
 // trustedBy connects with a certificate of the CA that has no user. A refusal then comes from etcd, not from TLS.
-func (c *Certificates) trustedBy(ctx context.Context, connection store.Config) error {
-	return c.asNobody(connection, func(st *store.Store, _ tls.Certificate) error {
-		switch err := st.Cluster.Ping(ctx); {
+func (c *Certificates) trustedBy(ctx context.Context, connection etcd.Config) error {
+	return c.asNobody(connection, func(st *etcd.DB, _ tls.Certificate) error {
+		switch err := cluster.In(st).Ping(ctx); {
 		case err == nil:
 			return &JoinError{Obstacle: AdmitsUnknown}
 		case errors.Is(err, model.ErrUnreachable):
@@ -102,7 +104,7 @@ func (c *Certificates) distrusted(err error) error {
 }
 
 // asNobody runs do with a connection whose certificate is of the CA and has no user.
-func (c *Certificates) asNobody(connection store.Config, do func(*store.Store, tls.Certificate) error) error {
+func (c *Certificates) asNobody(connection etcd.Config, do func(*etcd.DB, tls.Certificate) error) error {
 	dir, err := os.MkdirTemp("", "pulley-probe-") // 0700
 	if err != nil {
 		return fmt.Errorf("cannot make a certificate to test etcd's trust: %w", err)
@@ -118,7 +120,7 @@ func (c *Certificates) asNobody(connection store.Config, do func(*store.Store, t
 		return err
 	}
 	connection.CACert, connection.Cert, connection.Key = c.Bundle(), file, file
-	st, err := store.Open(connection)
+	st, err := etcd.Open(connection)
 	if err != nil {
 		return err
 	}
@@ -127,10 +129,10 @@ func (c *Certificates) asNobody(connection store.Config, do func(*store.Store, t
 
 // MaySetUp checks that authentication can work in a cluster, before SetUpCluster changes anything there: nobody could undo the change
 // if etcd does not trust this CA. Members that do not answer are not checked, unless no quorum answers.
-func (c *Certificates) MaySetUp(ctx context.Context, connection store.Config) error {
+func (c *Certificates) MaySetUp(ctx context.Context, connection etcd.Config) error {
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(c.CA.Bundle())
-	return c.asNobody(connection, func(st *store.Store, nobody tls.Certificate) error {
+	return c.asNobody(connection, func(st *etcd.DB, nobody tls.Certificate) error {
 		for _, endpoint := range connection.Endpoints {
 			trusts, err := accepts(ctx, endpoint, &tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots, Certificates: []tls.Certificate{nobody}, NextProtos: []string{"h2"}})
 			var other *tls.CertificateVerificationError
@@ -141,12 +143,12 @@ func (c *Certificates) MaySetUp(ctx context.Context, connection store.Config) er
 				return c.distrusted(fmt.Errorf("%s refuses its certificates", endpoint))
 			}
 		}
-		health, err := st.Cluster.Health(ctx)
+		health, err := cluster.In(st).Health(ctx)
 		if err != nil {
 			return err
 		}
 		for _, m := range health {
-			if need, yes := store.Outdated(m.Version); yes && m.Silent == nil {
+			if need, yes := cluster.Outdated(m.Version); yes && m.Silent == nil {
 				return &JoinError{Obstacle: Outdated, Err: fmt.Errorf("etcd %s at %s; the first safe version is %s", m.Version, m.Endpoint, need)}
 			}
 		}

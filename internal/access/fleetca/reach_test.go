@@ -20,9 +20,9 @@ import (
 	"google.golang.org/grpc/status"
 
 	"pulley/internal/access/fleetca"
+	"pulley/internal/etcd"
 	"pulley/internal/pki"
 	"pulley/internal/serve/member"
-	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -60,7 +60,7 @@ func TestSetUpIsRefusedBeforeAnyChange(t *testing.T) {
 		"it is too old":                    {old.serve(t, certs), fleetca.Outdated},
 		"all is as it should be":           {trusting(certs.Server(), certs.Server(), certs.Bundle()), ""},
 	} {
-		err := certs.MaySetUp(t.Context(), store.Config{Endpoints: []string{c.endpoint}, Timeout: 20 * time.Second})
+		err := certs.MaySetUp(t.Context(), etcd.Config{Endpoints: []string{c.endpoint}, Timeout: 20 * time.Second})
 		var got *fleetca.JoinError
 		if errors.As(err, &got); c.want == "" && err != nil || c.want != "" && (got == nil || got.Obstacle != c.want) {
 			t.Errorf("%s: %v", name, err)

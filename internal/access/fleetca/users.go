@@ -9,8 +9,10 @@ import (
 	"os"
 	"slices"
 
+	"pulley/internal/access"
+	"pulley/internal/etcd"
 	"pulley/internal/pki"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // AdminName is the name of the first administrator.
@@ -19,8 +21,8 @@ const AdminName = "admin"
 // SetUpUsers creates the users of serve and, once, of the first administrator in serve's own etcd. It returns the
 // administrator's identity file if this call created the user. It may be repeated: a call completes an interrupted
 // one.
-func (c *Certificates) SetUpUsers(ctx context.Context, st *store.Store) (admin string, err error) {
-	on, err := st.Access.AuthEnabled(ctx)
+func (c *Certificates) SetUpUsers(ctx context.Context, st *etcd.DB) (admin string, err error) {
+	on, err := access.In(st).AuthEnabled(ctx)
 	if err != nil {
 		return "", err
 	}
@@ -29,7 +31,7 @@ func (c *Certificates) SetUpUsers(ctx context.Context, st *store.Store) (admin s
 			return "", err
 		}
 	}
-	if err := st.Access.SetUpAuth(ctx, c.User()); err != nil {
+	if err := access.In(st).SetUpAuth(ctx, c.User()); err != nil {
 		return "", err
 	}
 	if err := c.dropFormer(ctx, st); err != nil {
@@ -37,7 +39,7 @@ func (c *Certificates) SetUpUsers(ctx context.Context, st *store.Store) (admin s
 	}
 	id, err := pki.LoadIdentity(c.newAdmin())
 	if errors.Is(err, fs.ErrNotExist) {
-		if err = c.RecordRenewal(ctx, st); errors.As(err, new(*store.UnreadableError)) {
+		if err = c.RecordRenewal(ctx, st); errors.As(err, new(*etcd.UnreadableError)) {
 			err = nil // a task of serve repeats it, and `pulley doctor` names the key
 		}
 		return "", err
@@ -63,16 +65,16 @@ func (c *Certificates) MakeIdentities() error {
 
 // SetUpCluster creates the roles and users of a cluster that serve does not run, and enables etcd's authentication. It
 // keeps an administrator who logged in again or was revoked. It may be repeated.
-func (c *Certificates) SetUpCluster(ctx context.Context, st *store.Store, by string) error {
-	if err := st.Access.SetUpAuth(ctx, c.User()); err != nil {
+func (c *Certificates) SetUpCluster(ctx context.Context, st *etcd.DB, by string) error {
+	if err := access.In(st).SetUpAuth(ctx, c.User()); err != nil {
 		return err
 	}
-	names, err := st.Environments.List(ctx)
+	names, err := specs.In(st).List(ctx)
 	if err != nil {
 		return err
 	}
 	for _, env := range names {
-		if err := st.Access.EnsureEnvironment(ctx, env); err != nil {
+		if err := access.In(st).EnsureEnvironment(ctx, env); err != nil {
 			return err
 		}
 	}
@@ -80,7 +82,7 @@ func (c *Certificates) SetUpCluster(ctx context.Context, st *store.Store, by str
 	if err != nil {
 		return err
 	}
-	old, _, err := st.Identities.Operator(ctx, AdminName)
+	old, _, err := access.IdentitiesIn(st).Operator(ctx, AdminName)
 	if err != nil || old != nil && old.User != id.Leaf().Subject.CommonName {
 		return err
 	}
@@ -95,20 +97,20 @@ type Missing struct {
 }
 
 // Missing reads what SetUpCluster would add. It creates nothing: without serve's identity, it connects as nobody.
-func (c *Certificates) Missing(ctx context.Context, connection store.Config) (m Missing, err error) {
-	look := func(st *store.Store) error { m, err = c.missing(ctx, st); return err }
+func (c *Certificates) Missing(ctx context.Context, connection etcd.Config) (m Missing, err error) {
+	look := func(st *etcd.DB) error { m, err = c.missing(ctx, st); return err }
 	if connection.Cert == c.Identity() && c.User() == "" {
-		return m, c.asNobody(connection, func(st *store.Store, _ tls.Certificate) error { return look(st) })
+		return m, c.asNobody(connection, func(st *etcd.DB, _ tls.Certificate) error { return look(st) })
 	}
-	st, err := store.Open(connection)
+	st, err := etcd.Open(connection)
 	if err != nil {
 		return m, err
 	}
 	return m, errors.Join(look(st), st.Close())
 }
 
-func (c *Certificates) missing(ctx context.Context, st *store.Store) (Missing, error) {
-	has, err := st.Access.State(ctx)
+func (c *Certificates) missing(ctx context.Context, st *etcd.DB) (Missing, error) {
+	has, err := access.In(st).State(ctx)
 	if err != nil {
 		return Missing{}, err
 	}
@@ -116,8 +118,8 @@ func (c *Certificates) missing(ctx context.Context, st *store.Store) (Missing, e
 	if has.On && !has.Admin {
 		return m, errors.New("cannot list etcd's users and roles: etcd authenticates its users\ngive --cert and --key of a user with etcd's role root")
 	}
-	if !has.Users[store.RootUser] {
-		m.Users = append(m.Users, store.RootUser)
+	if !has.Users[access.RootUser] {
+		m.Users = append(m.Users, access.RootUser)
 	}
 	for _, file := range []string{c.Identity(), c.admin()} {
 		id, err := pki.LoadIdentity(file)
@@ -130,10 +132,10 @@ func (c *Certificates) missing(ctx context.Context, st *store.Store) (Missing, e
 			m.Users = append(m.Users, id.Leaf().Subject.CommonName)
 		}
 	}
-	environs, err := st.Environments.List(ctx)
-	roles := []string{st.Access.OperatorRole(store.RoleViewer), st.Access.OperatorRole(store.RoleOperator)}
+	environs, err := specs.In(st).List(ctx)
+	roles := []string{access.In(st).OperatorRole(access.RoleViewer), access.In(st).OperatorRole(access.RoleOperator)}
 	for _, env := range environs {
-		roles = append(roles, st.Access.NodesRole(env))
+		roles = append(roles, access.In(st).NodesRole(env))
 	}
 	for _, role := range roles {
 		if !slices.Contains(has.Roles, role) {
@@ -145,8 +147,8 @@ func (c *Certificates) missing(ctx context.Context, st *store.Store) (Missing, e
 
 // RemakeAdmin creates a new identity of the administrator. It deletes the user of the former identity: its copies are no
 // longer valid. After an interruption the next start of serve, or the next call, completes it.
-func (c *Certificates) RemakeAdmin(ctx context.Context, st *store.Store, by string) (file string, err error) {
-	old, _, err := st.Identities.Operator(ctx, AdminName)
+func (c *Certificates) RemakeAdmin(ctx context.Context, st *etcd.DB, by string) (file string, err error) {
+	old, _, err := access.IdentitiesIn(st).Operator(ctx, AdminName)
 	if err != nil {
 		return "", err
 	}
@@ -165,13 +167,13 @@ func (c *Certificates) RemakeAdmin(ctx context.Context, st *store.Store, by stri
 		return "", fmt.Errorf("cannot store the administrator's identity: %w", err)
 	}
 	if old.Live() && old.User != name.String() {
-		err = st.Access.DropUser(ctx, old.User)
+		err = access.In(st).DropUser(ctx, old.User)
 	}
 	return c.admin(), err
 }
 
 // recordAdmin creates the administrator's user and its entry in the list of operators.
-func (c *Certificates) recordAdmin(ctx context.Context, st *store.Store, id pki.Identity, by string) error {
+func (c *Certificates) recordAdmin(ctx context.Context, st *etcd.DB, id pki.Identity, by string) error {
 	name, err := id.Name()
 	if err != nil {
 		return err
@@ -180,27 +182,27 @@ func (c *Certificates) recordAdmin(ctx context.Context, st *store.Store, id pki.
 	if err != nil {
 		return err
 	}
-	if err := st.Access.EnsureOperator(ctx, name.String(), store.RoleAdmin); err != nil {
+	if err := access.In(st).EnsureOperator(ctx, name.String(), access.RoleAdmin); err != nil {
 		return err
 	}
-	old, revision, err := st.Identities.Operator(ctx, name.Subject)
+	old, revision, err := access.IdentitiesIn(st).Operator(ctx, name.Subject)
 	if err != nil {
 		return err
 	}
 	issued := pki.Issued(id.Leaf())
-	record := store.OperatorIdentity{
-		Name: name.Subject, As: store.RoleAdmin, User: name.String(), Incarnation: name.Incarnation, Key: key,
+	record := access.OperatorIdentity{
+		Name: name.Subject, As: access.RoleAdmin, User: name.String(), Incarnation: name.Incarnation, Key: key,
 		Joined: issued, Issued: issued, Until: id.Leaf().NotAfter, CA: c.CA.Fingerprints()[0], By: by,
 	}
 	if old != nil && old.User == record.User {
 		record.Joined, record.By = old.Joined, old.By
 	}
-	return st.Identities.PutOperator(ctx, record, revision)
+	return access.IdentitiesIn(st).PutOperator(ctx, record, revision)
 }
 
 // dropFormer deletes the users of earlier identities of this serve. No other serve uses this folder.
-func (c *Certificates) dropFormer(ctx context.Context, st *store.Store) error {
-	users, err := st.Access.Users(ctx)
+func (c *Certificates) dropFormer(ctx context.Context, st *etcd.DB) error {
+	users, err := access.In(st).Users(ctx)
 	if err != nil {
 		return err
 	}
@@ -209,7 +211,7 @@ func (c *Certificates) dropFormer(ctx context.Context, st *store.Store) error {
 		if err != nil || name.Kind != pki.KindServe || name.Prefix != st.Prefix() || user == c.User() {
 			continue
 		}
-		if err := st.Access.DropUser(ctx, user); err != nil {
+		if err := access.In(st).DropUser(ctx, user); err != nil {
 			return err
 		}
 	}
@@ -234,7 +236,7 @@ func (c *Certificates) prepareAdmin() error {
 }
 
 // RecordRenewal records a renewed certificate of the administrator in the list of operators, once for each renewal.
-func (c *Certificates) RecordRenewal(ctx context.Context, st *store.Store) error {
+func (c *Certificates) RecordRenewal(ctx context.Context, st *etcd.DB) error {
 	if !c.own {
 		return nil
 	}
@@ -251,13 +253,13 @@ func (c *Certificates) RecordRenewal(ctx context.Context, st *store.Store) error
 	if err != nil || key == c.recorded {
 		return err
 	}
-	o, revision, err := st.Identities.Operator(ctx, AdminName)
+	o, revision, err := access.IdentitiesIn(st).Operator(ctx, AdminName)
 	if err != nil {
 		return fmt.Errorf("cannot record the administrator's renewed certificate: %w", err)
 	}
 	if o.Live() && o.User == id.Leaf().Subject.CommonName && o.Key != key {
 		o.Key, o.Issued, o.Until, o.CA = key, pki.Issued(id.Leaf()), id.Leaf().NotAfter, c.CA.Fingerprints()[0]
-		if err := st.Identities.PutOperator(ctx, *o, revision); err != nil {
+		if err := access.IdentitiesIn(st).PutOperator(ctx, *o, revision); err != nil {
 			return fmt.Errorf("cannot record the administrator's renewed certificate: %w", err)
 		}
 	}

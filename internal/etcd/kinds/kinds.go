@@ -1,7 +1,6 @@
-// Package kinds says what values there may be in etcd: each subject lists the kinds of its own, and how each is read. Doctor finds with them
-// what this program cannot read.
+// Package kinds finds what this program cannot read in etcd. Each subject lists the kinds of its values, and how each is read.
 //
-// It must never read etcd, and never decide what is done about a value.
+// It must never know a subject, and never write.
 package kinds
 
 import (

@@ -13,9 +13,10 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/access"
+	"pulley/internal/etcd"
 	"pulley/internal/join"
 	"pulley/internal/model"
-	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -23,7 +24,7 @@ import (
 func TestWritesOfOneCertificateAreBounded(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	s := w.serve(nil)
-	token := w.token(store.Token{Role: "compute", Uses: 1})
+	token := w.token(access.Token{Role: "compute", Uses: 1})
 	m := w.machine("m1", s)
 	a, err := m.join(t.Context(), token, "")
 	if err != nil {
@@ -63,7 +64,7 @@ func TestWritesOfOneCertificateAreBounded(t *testing.T) {
 		t.Errorf("200 requests made %d revisions, want at most %d", nowRevision-revision, most)
 	}
 	// Other machines at the same address are served, and the same machine after a while.
-	if _, err := w.machine("m2", s).join(t.Context(), w.token(store.Token{Role: "compute"}), ""); err != nil {
+	if _, err := w.machine("m2", s).join(t.Context(), w.token(access.Token{Role: "compute"}), ""); err != nil {
 		t.Errorf("another machine is turned away: %v", err)
 	}
 }
@@ -71,13 +72,13 @@ func TestWritesOfOneCertificateAreBounded(t *testing.T) {
 // A write that loses a conflict must leave no lease, or provoked conflicts fill etcd.
 func TestLostReportsLeaveNoLease(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
-	b := store.FirstBoot{Machine: "m1", Step: "lock", State: store.BootStarted}
-	if err := w.st.FirstBoots.Put(t.Context(), dev, b, 0); err != nil {
+	b := access.FirstBoot{Machine: "m1", Step: "lock", State: access.BootStarted}
+	if err := access.FirstBootsIn(w.st).Put(t.Context(), dev, b, 0); err != nil {
 		t.Fatal(err)
 	}
 	b.Finished = noon
 	for _, revision := range []int64{0, 1} {
-		if err := w.st.FirstBoots.Put(t.Context(), dev, b, revision); !errors.Is(err, store.ErrConflict) {
+		if err := access.FirstBootsIn(w.st).Put(t.Context(), dev, b, revision); !errors.Is(err, etcd.ErrConflict) {
 			t.Fatal(err)
 		}
 	}
@@ -92,7 +93,7 @@ func TestRepeatedReportIsWrittenOnce(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	at := time.Now()
 	s := w.serve(func(c *Config) { c.Now = func() time.Time { return at } })
-	token := w.token(store.Token{Role: "compute", Uses: 1})
+	token := w.token(access.Token{Role: "compute", Uses: 1})
 	m := w.machine("m1", s)
 	revisions := map[int64]bool{}
 	turnedAway := 0
@@ -100,7 +101,7 @@ func TestRepeatedReportIsWrittenOnce(t *testing.T) {
 		if err := m.Progress(t.Context(), token, join.Progress{Machine: "m1", Step: "network", State: "started"}); err != nil {
 			turnedAway++
 		}
-		_, revision, err := w.st.FirstBoots.Get(t.Context(), dev, "m1")
+		_, revision, err := access.FirstBootsIn(w.st).Get(t.Context(), dev, "m1")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,7 +121,7 @@ func TestTokenReportTakesNoNameOfLiveNode(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	s := w.serve(nil)
 	ctx := t.Context()
-	spent := w.token(store.Token{Role: "compute", Uses: 1})
+	spent := w.token(access.Token{Role: "compute", Uses: 1})
 	m := w.machine("m1", s)
 	a, err := m.join(ctx, spent, "compute1")
 	if err != nil {
@@ -130,14 +131,14 @@ func TestTokenReportTakesNoNameOfLiveNode(t *testing.T) {
 	say := func(token, machine, node string) error {
 		return evil.Progress(ctx, token, join.Progress{Machine: machine, Node: node, Step: "network", State: "started"})
 	}
-	record := func(machine string) store.FirstBoot {
+	record := func(machine string) access.FirstBoot {
 		t.Helper()
-		b, _, err := w.st.FirstBoots.Get(ctx, dev, machine)
+		b, _, err := access.FirstBootsIn(w.st).Get(ctx, dev, machine)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if b == nil {
-			return store.FirstBoot{}
+			return access.FirstBoot{}
 		}
 		return *b
 	}
@@ -152,7 +153,7 @@ func TestTokenReportTakesNoNameOfLiveNode(t *testing.T) {
 	if err := w.joined(m, a, s).Progress(ctx, "", join.Progress{Machine: "m1", Step: "unlock", State: "done", Finished: true}); err != nil {
 		t.Fatal(err)
 	}
-	open := w.token(store.Token{Role: "compute", Uses: 9})
+	open := w.token(access.Token{Role: "compute", Uses: 9})
 	want(t, say(spent, "m1", "compute1"), join.UsedUpToken)
 	want(t, say(spent, "evil", "compute2"), join.UsedUpToken)
 	want(t, say(open, "evil", "compute1"), join.HeldByAnother)
@@ -172,7 +173,7 @@ func TestTokenReportTakesNoNameOfLiveNode(t *testing.T) {
 	}
 	want(t, say(open, "two", "compute2"), join.LockedByAnother)
 	want(t, say(open, "two", "compute1"), join.HeldByAnother)
-	if _, err := w.machine("m9", s).join(ctx, w.token(store.Token{Node: "compute1", Uses: 1}), ""); err != nil {
+	if _, err := w.machine("m9", s).join(ctx, w.token(access.Token{Node: "compute1", Uses: 1}), ""); err != nil {
 		t.Errorf("the replacement is refused: %v", err)
 	}
 }
@@ -182,11 +183,11 @@ func TestTokenReportTakesNoNameOfLiveNode(t *testing.T) {
 func TestMachinesThatClaimToBeFinishedAreBounded(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
-	token := w.token(store.Token{Role: "controller", Uses: 2})
+	token := w.token(access.Token{Role: "controller", Uses: 2})
 	for i := range 12 {
 		_ = w.machine("m", s).Progress(t.Context(), token, join.Progress{Machine: fmt.Sprintf("m%d", i), Step: "unlock", State: "done", Finished: true})
 	}
-	if all, _, err := w.st.FirstBoots.List(t.Context(), dev); err != nil || len(all) != 2+spareMachines {
+	if all, _, err := access.FirstBootsIn(w.st).List(t.Context(), dev); err != nil || len(all) != 2+spareMachines {
 		t.Errorf("%d machines are recorded (%v)", len(all), err)
 	}
 }
@@ -197,7 +198,7 @@ func TestRefusalsOfAddressDoNotSlowCertificates(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	s := w.serve(nil)
 	m := w.machine("m1", s)
-	a, err := m.join(t.Context(), w.token(store.Token{Role: "compute"}), "")
+	a, err := m.join(t.Context(), w.token(access.Token{Role: "compute"}), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -221,7 +222,7 @@ func TestLogOfRequestIsBounded(t *testing.T) {
 	s := w.serve(nil)
 	long := strings.Repeat("x", 60000)
 	m := w.machine(long, s)
-	token := w.token(store.Token{Role: "compute"})
+	token := w.token(access.Token{Role: "compute"})
 	want(t, m.Progress(t.Context(), "nonsense", join.Progress{Machine: "m1", Step: long, State: "done"}), join.BadRequest)
 	want(t, m.Progress(t.Context(), token, join.Progress{Machine: "m1", Node: long, Step: "network", State: "done"}), join.BadRequest)
 	_, err := m.join(t.Context(), token, "compute1")
@@ -237,8 +238,8 @@ func TestLogOfRequestIsBounded(t *testing.T) {
 func TestProgressRejectsInvalidStepNames(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	notices := 0
-	s := w.serve(func(c *Config) { c.OnFirstBoot = func(model.Ref, store.FirstBoot) { notices++ } })
-	token := w.token(store.Token{Role: "compute"})
+	s := w.serve(func(c *Config) { c.OnFirstBoot = func(model.Ref, access.FirstBoot) { notices++ } })
+	token := w.token(access.Token{Role: "compute"})
 	for _, step := range []string{"", "call 555 now", "https://evil", "s1", "-x", strings.Repeat("x", 21)} {
 		want(t, w.machine("m1", s).Progress(t.Context(), token, join.Progress{Machine: "m1", Step: step, State: "failed"}), join.BadRequest)
 	}
@@ -267,7 +268,7 @@ func TestPanicIsAnsweredAndLogged(t *testing.T) {
 func TestJoinsOfOneNameAreLimited(t *testing.T) {
 	w := newWorld(t, role("compute", 2))
 	s := w.serve(func(c *Config) { at := time.Now(); c.Now = func() time.Time { return at } })
-	ctx, token := t.Context(), w.token(store.Token{Role: "compute"})
+	ctx, token := t.Context(), w.token(access.Token{Role: "compute"})
 	m, joins := w.machine("m1", s), 0
 	for ; joins <= askedBurst; joins++ {
 		m.key = w.key()
@@ -284,7 +285,7 @@ func TestJoinsOfOneNameAreLimited(t *testing.T) {
 	if joins != askedBurst || s.count(t, "pulley_join_turned_away_total", "") == 0 {
 		t.Errorf("it joined %d times in a row", joins)
 	}
-	again, one := w.machine("m2", s), w.token(store.Token{Role: "compute"})
+	again, one := w.machine("m2", s), w.token(access.Token{Role: "compute"})
 	for joins = 0; joins <= askedBurst+1; joins++ { // with one key
 		within, cancel := context.WithTimeout(ctx, 5*time.Second)
 		_, err := again.join(within, one, "compute2")

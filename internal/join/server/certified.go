@@ -4,17 +4,17 @@ import (
 	"context"
 	"fmt"
 
+	"pulley/internal/access"
 	"pulley/internal/join"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 // certified is the current owner of a name, authenticated by its certificate.
 type certified struct {
 	name     pki.Name
 	ref      model.Ref
-	identity *store.Identity
+	identity *access.Identity
 	revision int64
 }
 
@@ -25,7 +25,7 @@ func (d *Server) nameIn(c *caller) (pki.Name, error) {
 	}
 	leaf := c.TLS.PeerCertificates[0]
 	name, err := pki.ParseName(leaf.Subject.CommonName)
-	if err != nil || name.Prefix != d.Store.Prefix() {
+	if err != nil || name.Prefix != d.DB.Prefix() {
 		return pki.Name{}, no(join.UntrustedCertificate, join.Params{})
 	}
 	c.about("user", name.String())
@@ -49,7 +49,7 @@ func (d *Server) node(ctx context.Context, c *caller) (certified, error) {
 	if err != nil {
 		return certified{}, no(join.UntrustedCertificate, join.Params{})
 	}
-	i, revision, err := d.Store.Identities.Get(ctx, ref, name.Subject)
+	i, revision, err := access.IdentitiesIn(d.DB).Get(ctx, ref, name.Subject)
 	if err != nil {
 		return certified{}, err
 	}
@@ -111,7 +111,7 @@ func (d *Server) renewNode(ctx context.Context, c *caller, r join.Renewal, key s
 		}
 		now := d.Now().UTC()
 		who.identity.Key, who.identity.Issued, who.identity.Until, who.identity.CA = key, now, now.Add(d.NodeLifetime), d.issuer.pin()
-		if err := d.Store.Identities.Put(ctx, who.ref, *who.identity, who.revision); err != nil {
+		if err := access.IdentitiesIn(d.DB).Put(ctx, who.ref, *who.identity, who.revision); err != nil {
 			return err
 		}
 		if answer, err = d.issuer.node(who.ref, r.CSR, *who.identity); err == nil {
@@ -123,7 +123,7 @@ func (d *Server) renewNode(ctx context.Context, c *caller, r join.Renewal, key s
 }
 
 func (d *Server) renewOperator(ctx context.Context, name pki.Name, csr, key string) (join.Answer, error) {
-	o, revision, err := d.Store.Identities.Operator(ctx, name.Subject)
+	o, revision, err := access.IdentitiesIn(d.DB).Operator(ctx, name.Subject)
 	if err != nil {
 		return join.Answer{}, err
 	}
@@ -132,7 +132,7 @@ func (d *Server) renewOperator(ctx context.Context, name pki.Name, csr, key stri
 	}
 	now := d.Now().UTC()
 	o.Key, o.Issued, o.Until, o.CA = key, now, now.Add(operatorLifetime), d.issuer.pin()
-	if err := d.Store.Identities.PutOperator(ctx, *o, revision); err != nil {
+	if err := access.IdentitiesIn(d.DB).PutOperator(ctx, *o, revision); err != nil {
 		return join.Answer{}, fmt.Errorf("cannot renew the certificate of operator %s: %w", o.Name, err)
 	}
 	return d.issuer.operator(csr, *o)
@@ -169,7 +169,7 @@ func (d *Server) register(ctx context.Context, c *caller) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.Store.Identities.UpdateHost(ctx, who.ref, *who.identity, who.revision, is, d.Now().UTC()); err != nil {
+	if err := access.IdentitiesIn(d.DB).UpdateHost(ctx, who.ref, *who.identity, who.revision, is, d.Now().UTC()); err != nil {
 		return nil, err
 	}
 	if len(is.Refused) > 0 {
@@ -186,7 +186,7 @@ func (d *Server) leave(ctx context.Context, c *caller) (any, error) {
 		return nil, err
 	}
 	d.Log.Info("node leaves", append(c.say, "from", c.from)...)
-	return nil, d.Store.Joins.RemoveNode(ctx, who.ref, who.identity.Node, store.Removal{At: d.Now().UTC(), By: who.identity.Node, Why: "it left by itself", Left: true}, d.Left)
+	return nil, access.JoinsIn(d.DB).RemoveNode(ctx, who.ref, who.identity.Node, access.Removal{At: d.Now().UTC(), By: who.identity.Node, Why: "it left by itself", Left: true}, d.Left)
 }
 
 // noteDuplicate records a duplicate machine under a taken name. A failure to record it must not change the answer.
@@ -196,11 +196,11 @@ func (d *Server) noteDuplicate(ctx context.Context, ref model.Ref, node string, 
 	if refused != nil {
 		return
 	}
-	noted := store.Duplicate{Machine: m.ID, Boot: m.Boot, Hostname: m.Hostname, Addresses: m.Addresses, From: from, At: d.Now().UTC()}
-	noted, err := d.Store.Identities.Credible(ctx, ref, node, noted)
+	noted := access.Duplicate{Machine: m.ID, Boot: m.Boot, Hostname: m.Hostname, Addresses: m.Addresses, From: from, At: d.Now().UTC()}
+	noted, err := access.IdentitiesIn(d.DB).Credible(ctx, ref, node, noted)
 	credible := err == nil
 	if credible {
-		err = d.Store.Identities.NoteDuplicate(ctx, ref, node, noted)
+		err = access.IdentitiesIn(d.DB).NoteDuplicate(ctx, ref, node, noted)
 	}
 	if err != nil {
 		d.Log.Warn("cannot record a duplicate machine", "env", ref.String(), "node", node, "machine", m.ID, "error", err)

@@ -9,11 +9,12 @@ import (
 	"sync"
 	"time"
 
+	"pulley/internal/access"
 	"pulley/internal/clip"
+	"pulley/internal/etcd"
 	"pulley/internal/join"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 // certifyTime bounds the creation of a user, and the check after it. The client's timeout does not apply: a client
@@ -28,16 +29,16 @@ func (d *Server) certify(ctx context.Context, ref model.Ref, a joining, i placed
 	failed := d.makeUser(ctx, ref, i)
 	// The node may have been removed, or have joined again, while its user was created. The removal then found no user
 	// to delete.
-	now, revision, err := d.Store.Identities.Get(ctx, ref, i.Node)
+	now, revision, err := access.IdentitiesIn(d.DB).Get(ctx, ref, i.Node)
 	if err != nil {
 		return join.Answer{}, err
 	}
 	if !now.Live() || now.User != i.User {
-		err := d.Store.Access.DropUser(ctx, i.User)
+		err := access.In(d.DB).DropUser(ctx, i.User)
 		if !now.Live() {
-			err = errors.Join(err, d.Store.Access.DropNodeRole(ctx, ref.String(), i.Node))
+			err = errors.Join(err, access.In(d.DB).DropNodeRole(ctx, ref.String(), i.Node))
 		}
-		if err = errors.Join(err, d.Store.Access.DropSharedRole(ctx, ref)); err != nil {
+		if err = errors.Join(err, access.In(d.DB).DropSharedRole(ctx, ref)); err != nil {
 			return join.Answer{}, err
 		}
 		return join.Answer{}, no(join.WasRemoved, join.Params{Node: i.Node})
@@ -47,7 +48,7 @@ func (d *Server) certify(ctx context.Context, ref model.Ref, a joining, i placed
 	}
 	if now.Replaces != "" {
 		now.Replaces = ""
-		if err := d.Store.Identities.Put(ctx, ref, *now, revision); err != nil && !errors.Is(err, store.ErrConflict) {
+		if err := access.IdentitiesIn(d.DB).Put(ctx, ref, *now, revision); err != nil && !errors.Is(err, etcd.ErrConflict) {
 			return join.Answer{}, err
 		}
 	}
@@ -62,15 +63,15 @@ func (d *Server) makeUser(ctx context.Context, ref model.Ref, i placed) error {
 	env := ref.String()
 	err := d.roles.ensure(ctx, env, rolesLastFor)
 	if err == nil && !i.ready { // the user is deleted after its entry, which the join saw
-		err = d.Store.Access.EnsureNode(ctx, env, i.Node, i.User)
-		if errors.Is(err, store.ErrNoRole) { // the environment was destroyed and created again
+		err = access.In(d.DB).EnsureNode(ctx, env, i.Node, i.User)
+		if errors.Is(err, etcd.ErrNoRole) { // the environment was destroyed and created again
 			if err = d.roles.ensure(ctx, env, 0); err == nil {
-				err = d.Store.Access.EnsureNode(ctx, env, i.Node, i.User)
+				err = access.In(d.DB).EnsureNode(ctx, env, i.Node, i.User)
 			}
 		}
 	}
 	if err == nil && i.Replaces != "" {
-		err = d.Store.Identities.DropFormer(ctx, ref, i.Node, i.User)
+		err = access.IdentitiesIn(d.DB).DropFormer(ctx, ref, i.Node, i.User)
 	}
 	return err
 }
@@ -86,13 +87,13 @@ func (i issuer) pin() string {
 	return ""
 }
 
-func (i issuer) node(ref model.Ref, csr string, of store.Identity) (join.Answer, error) {
+func (i issuer) node(ref model.Ref, csr string, of access.Identity) (join.Answer, error) {
 	answer, err := i.sign(csr, of.User, i.NodeLifetime)
 	answer.Environment, answer.Node, answer.Role = ref.String(), of.Node, of.Role
 	return answer, err
 }
 
-func (i issuer) operator(csr string, o store.OperatorIdentity) (join.Answer, error) {
+func (i issuer) operator(csr string, o access.OperatorIdentity) (join.Answer, error) {
 	answer, err := i.sign(csr, o.User, operatorLifetime)
 	answer.Operator, answer.As = o.Name, string(o.As)
 	return answer, err
@@ -113,7 +114,7 @@ func (i issuer) sign(csr, user string, lifetime time.Duration) (join.Answer, err
 		return join.Answer{}, fmt.Errorf("cannot sign the certificate of %s: %w", name.Subject, err)
 	}
 	return join.Answer{
-		Certificate: string(cert), CA: string(i.CA.Bundle()), Endpoints: i.Endpoints, Prefix: "/" + i.Store.Prefix(),
+		Certificate: string(cert), CA: string(i.CA.Bundle()), Endpoints: i.Endpoints, Prefix: "/" + i.DB.Prefix(),
 	}, nil
 }
 
@@ -138,8 +139,8 @@ func parseCSR(text string) (*x509.CertificateRequest, *join.RefusedError) {
 
 // sharedRoles are the roles that the nodes of each environment share.
 type sharedRoles struct {
-	store *store.Store
-	now   func() time.Time
+	db  *etcd.DB
+	now func() time.Time
 
 	mu      sync.Mutex
 	checked map[string]time.Time // time of the last check, by environment
@@ -154,7 +155,7 @@ func (r *sharedRoles) ensure(ctx context.Context, env string, moment time.Durati
 	if now.Sub(checked) < moment {
 		return nil
 	}
-	if err := r.store.Access.EnsureEnvironment(ctx, env); err != nil {
+	if err := access.In(r.db).EnsureEnvironment(ctx, env); err != nil {
 		return err
 	}
 	r.mu.Lock()

@@ -8,15 +8,16 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/access"
 	"pulley/internal/join"
+	"pulley/internal/machines/records"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 // asks returns a request after the check of its proof.
 func (w *world) asks(text, node string, machine join.Machine) joining {
 	w.t.Helper()
-	id, secret, err := store.ParseToken(text)
+	id, secret, err := access.ParseToken(text)
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -34,7 +35,7 @@ func (w *world) asks(text, node string, machine join.Machine) joining {
 
 func (w *world) has(user string) bool {
 	w.t.Helper()
-	users, err := w.st.Access.Users(w.t.Context())
+	users, err := access.In(w.st).Users(w.t.Context())
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -45,7 +46,7 @@ func (w *world) has(user string) bool {
 func TestFailedUserLeavesNothingBehind(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
-	a := w.asks(w.token(store.Token{Role: "controller"}), "controller1", join.Machine{ID: "m1"})
+	a := w.asks(w.token(access.Token{Role: "controller"}), "controller1", join.Machine{ID: "m1"})
 	p, err := s.settle(t.Context(), dev, a)
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +58,7 @@ func TestFailedUserLeavesNothingBehind(t *testing.T) {
 	for range 4 {
 		others.Go(func() {
 			for ctx.Err() == nil {
-				if err := w.st.Access.DropSharedRole(ctx, dev); err != nil && ctx.Err() == nil {
+				if err := access.In(w.st).DropSharedRole(ctx, dev); err != nil && ctx.Err() == nil {
 					t.Error(err)
 				}
 			}
@@ -81,7 +82,7 @@ func TestDisconnectLeavesNoUserBehind(t *testing.T) {
 	s := w.serve(nil)
 	gone, cancel := context.WithCancel(t.Context())
 	cancel()
-	a := w.asks(w.token(store.Token{Role: "controller"}), "controller1", join.Machine{ID: "m1"})
+	a := w.asks(w.token(access.Token{Role: "controller"}), "controller1", join.Machine{ID: "m1"})
 	p, err := s.settle(t.Context(), dev, a)
 	if err != nil {
 		t.Fatal(err)
@@ -89,7 +90,7 @@ func TestDisconnectLeavesNoUserBehind(t *testing.T) {
 	if _, err := s.certify(gone, dev, a, p); err != nil || !w.has(p.User) {
 		t.Errorf("what was begun is not finished: %v", err)
 	}
-	if err := w.st.Joins.RemoveNode(t.Context(), dev, "controller1", store.Removal{At: time.Now(), Why: "stolen"}, store.LeftRecord); err != nil {
+	if err := access.JoinsIn(w.st).RemoveNode(t.Context(), dev, "controller1", access.Removal{At: time.Now(), Why: "stolen"}, records.Left); err != nil {
 		t.Fatal(err)
 	}
 	_, err = s.certify(gone, dev, a, p)
@@ -98,18 +99,18 @@ func TestDisconnectLeavesNoUserBehind(t *testing.T) {
 		t.Error("it has a user")
 	}
 
-	b := w.asks(w.token(store.Token{Operator: "eve", As: store.RoleViewer}), "", join.Machine{})
-	if err := w.st.Access.EnsureOperatorRoles(t.Context()); err != nil {
+	b := w.asks(w.token(access.Token{Operator: "eve", As: access.RoleViewer}), "", join.Machine{})
+	if err := access.In(w.st).EnsureOperatorRoles(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	o, err := s.settleOperator(t.Context(), b, "eve")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.st.Access.EnsureOperator(t.Context(), o.User, o.As); err != nil {
+	if err := access.In(w.st).EnsureOperator(t.Context(), o.User, o.As); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.st.Identities.RevokeOperator(t.Context(), "eve", store.Revoked{At: time.Now()}); err != nil {
+	if err := access.IdentitiesIn(w.st).RevokeOperator(t.Context(), "eve", access.Revoked{At: time.Now()}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = s.certifyOperator(gone, b, o)
@@ -123,22 +124,22 @@ func TestDisconnectLeavesNoUserBehind(t *testing.T) {
 func TestFormerIncarnationsAreDeleted(t *testing.T) {
 	w := newWorld(t, role("controller", 1))
 	s := w.serve(nil)
-	if err := w.st.Access.EnsureOperatorRoles(t.Context()); err != nil {
+	if err := access.In(w.st).EnsureOperatorRoles(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	var users []string
 	for _, cutOff := range []bool{false, true, false} {
-		a := w.asks(w.token(store.Token{Node: "controller1"}), "controller1", join.Machine{ID: "m1"})
+		a := w.asks(w.token(access.Token{Node: "controller1"}), "controller1", join.Machine{ID: "m1"})
 		p, err := s.settle(t.Context(), dev, a)
 		if err == nil && cutOff {
-			err = w.st.Access.EnsureNode(t.Context(), "dev", "controller1", p.User)
+			err = access.In(w.st).EnsureNode(t.Context(), "dev", "controller1", p.User)
 		} else if err == nil {
 			_, err = s.certify(t.Context(), dev, a, p)
 		}
-		b := w.asks(w.token(store.Token{Operator: "ann", As: store.RoleViewer}), "", join.Machine{})
+		b := w.asks(w.token(access.Token{Operator: "ann", As: access.RoleViewer}), "", join.Machine{})
 		o, operatorErr := s.settleOperator(t.Context(), b, "ann")
 		if operatorErr == nil && cutOff {
-			operatorErr = w.st.Access.EnsureOperator(t.Context(), o.User, o.As)
+			operatorErr = access.In(w.st).EnsureOperator(t.Context(), o.User, o.As)
 		} else if operatorErr == nil {
 			_, operatorErr = s.certifyOperator(t.Context(), b, o)
 		}
@@ -158,9 +159,9 @@ func TestFormerIncarnationsAreDeleted(t *testing.T) {
 func TestOperatorJoinsUnderNameOfToken(t *testing.T) {
 	w := newWorld(t)
 	s := w.serve(nil)
-	_, err := s.settleOperator(t.Context(), w.asks(w.token(store.Token{Operator: "ann", As: store.RoleViewer}), "", join.Machine{}), "bob")
+	_, err := s.settleOperator(t.Context(), w.asks(w.token(access.Token{Operator: "ann", As: access.RoleViewer}), "", join.Machine{}), "bob")
 	want(t, err, join.UnknownToken)
-	if o, _, err := w.st.Identities.Operator(t.Context(), "bob"); err != nil || o != nil {
+	if o, _, err := access.IdentitiesIn(w.st).Operator(t.Context(), "bob"); err != nil || o != nil {
 		t.Errorf("bob is %+v (%v)", o, err)
 	}
 }
@@ -170,7 +171,7 @@ func TestCertificateOfRetiredCACannotRenew(t *testing.T) {
 	w := newWorld(t, role("controller", 1))
 	s := w.serve(nil) // its listener still accepts the initial CAs, like an old connection
 	m := w.machine("m1", s)
-	a, err := m.join(t.Context(), w.token(store.Token{Role: "controller"}), "controller1")
+	a, err := m.join(t.Context(), w.token(access.Token{Role: "controller"}), "controller1")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/access"
 	"pulley/internal/clip"
+	"pulley/internal/etcd"
 	"pulley/internal/join"
 	"pulley/internal/model"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // namesLast is the cache time of a role's taken names. A number that becomes free meanwhile is assigned a moment
@@ -19,8 +21,8 @@ const namesLast = time.Second
 
 // claims assigns numbers. Concurrent requests at this serve do not compete for the same one.
 type claims struct {
-	store *store.Store
-	now   func() time.Time
+	db  *etcd.DB
+	now func() time.Time
 
 	mu    sync.Mutex
 	roles map[string]*roleClaims
@@ -72,7 +74,7 @@ type claimed struct {
 // another serve got that number, claim also considers higher ones: otherwise two serves would keep competing for the
 // same number.
 func (c *claims) claim(ctx context.Context, ref model.Ref, role string, attempt int, before string) (claimed, error) {
-	e, _, err := c.store.Environments.Spec(ctx, ref)
+	e, _, err := specs.In(c.db).Spec(ctx, ref)
 	if err != nil {
 		return claimed{}, err
 	}
@@ -119,7 +121,7 @@ func (c *claims) readNames(ctx context.Context, r *roleClaims, ref model.Ref, ro
 		return nil
 	}
 	// This read includes every earlier write. Numbers that are assigned but not yet written stay pending.
-	names, err := c.store.Identities.TakenNames(ctx, ref, role)
+	names, err := access.IdentitiesIn(c.db).TakenNames(ctx, ref, role)
 	if err != nil {
 		return err
 	}

@@ -6,8 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/access"
 	"pulley/internal/join"
-	"pulley/internal/store"
+	"pulley/internal/machines/records"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -23,11 +24,11 @@ func (w *world) serveLater() (*serve, func()) {
 func TestRemovedMachineCannotJoin(t *testing.T) {
 	w := newWorld(t, role("compute", 4))
 	s, later := w.serveLater()
-	ctx, token := t.Context(), w.token(store.Token{Role: "compute"})
+	ctx, token := t.Context(), w.token(access.Token{Role: "compute"})
 	stolen, honest := w.machine("stolen", s), w.machine("honest", s)
 	remove := func(node string) {
 		t.Helper()
-		if err := w.st.Joins.RemoveNode(ctx, dev, node, store.Removal{At: time.Now(), By: "ann", Why: "stolen"}, store.LeftRecord); err != nil {
+		if err := access.JoinsIn(w.st).RemoveNode(ctx, dev, node, access.Removal{At: time.Now(), By: "ann", Why: "stolen"}, records.Left); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -56,7 +57,7 @@ func TestRemovedMachineCannotJoin(t *testing.T) {
 	refused(token)
 
 	// With an operator's new token it joins again. After another removal that token is invalid, too.
-	second := w.token(store.Token{Role: "compute"})
+	second := w.token(access.Token{Role: "compute"})
 	if a, err := stolen.join(ctx, second, ""); err != nil || a.Node != "compute2" {
 		t.Fatalf("got %+v, %v", a, err)
 	}
@@ -86,7 +87,7 @@ func TestRemovedMachineCannotJoin(t *testing.T) {
 func TestLeaveDeletesEverything(t *testing.T) {
 	w := newWorld(t, role("compute", 2))
 	s, later := w.serveLater()
-	ctx, token := t.Context(), w.token(store.Token{Role: "compute"})
+	ctx, token := t.Context(), w.token(access.Token{Role: "compute"})
 	first := w.machine("first", s)
 	a, err := first.join(ctx, token, "")
 	if err != nil {
@@ -100,7 +101,7 @@ func TestLeaveDeletesEverything(t *testing.T) {
 		t.Fatal(err)
 	}
 	kept, err := w.etcd.ClientOf(etcdtest.Serve).Get(ctx, "/pulley/v1/machines/dev/first")
-	if i, _, _ := w.st.Identities.Get(ctx, dev, a.Node); err != nil || i.Machine != "second" || len(kept.Kvs) != 0 {
+	if i, _, _ := access.IdentitiesIn(w.st).Get(ctx, dev, a.Node); err != nil || i.Machine != "second" || len(kept.Kvs) != 0 {
 		t.Errorf("%s is %+v, and of the one that left is kept %v (%v)", a.Node, i, kept, err)
 	}
 	again := machine{first.Client, w.key(), first.is}
@@ -122,7 +123,7 @@ func TestPanicReleasesNumber(t *testing.T) {
 			return time.Now()
 		}
 	})
-	ctx, token := t.Context(), w.token(store.Token{Role: "compute"})
+	ctx, token := t.Context(), w.token(access.Token{Role: "compute"})
 	short, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	_, _ = w.machine("m1", s).join(short, token, "")

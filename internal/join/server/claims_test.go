@@ -6,8 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/access"
 	"pulley/internal/join"
-	"pulley/internal/store"
+	"pulley/internal/machines/records"
 )
 
 // crowd lets n machines join at once, spread over serves, and returns the node of each.
@@ -48,8 +49,8 @@ func TestThousandClaimsAtTwoServes(t *testing.T) {
 	const n = 1000
 	w := newWorld(t, role("compute", n))
 	serves := []*serve{w.serve(nil), w.serve(nil)}
-	token := w.token(store.Token{Role: "compute", Uses: n})
-	id, secret, err := store.ParseToken(token)
+	token := w.token(access.Token{Role: "compute", Uses: n})
+	id, secret, err := access.ParseToken(token)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +79,7 @@ func TestThousandClaimsAtTwoServes(t *testing.T) {
 			t.Errorf("compute%d was handed out %d times", num, times)
 		}
 	}
-	tokens, _, err := w.st.Tokens.List(t.Context())
+	tokens, _, err := access.TokensIn(w.st).List(t.Context())
 	if err != nil || tokens[0].Used != n {
 		t.Errorf("the token was used %d times (%v), want %d", tokens[0].Used, err, n)
 	}
@@ -107,7 +108,7 @@ func TestManyMachinesJoinAtOnce(t *testing.T) {
 	const n = 120
 	w := newWorld(t, role("compute", n))
 	a, b := w.serve(nil), w.serve(nil)
-	token := w.token(store.Token{Role: "compute", Uses: n})
+	token := w.token(access.Token{Role: "compute", Uses: n})
 	got := map[string]bool{}
 	for _, node := range w.crowd(n, token, a, b) {
 		got[node] = true
@@ -117,7 +118,7 @@ func TestManyMachinesJoinAtOnce(t *testing.T) {
 	}
 	_, err := w.machine("late", a).join(t.Context(), token, "")
 	want(t, err, join.AllTaken)
-	users, err := w.st.Access.Users(t.Context())
+	users, err := access.In(w.st).Users(t.Context())
 	if err != nil || len(users) != n+2 { // root and serve
 		t.Errorf("there are %d users (%v), want %d", len(users), err, n+2)
 	}
@@ -127,15 +128,15 @@ func TestManyMachinesJoinAtOnce(t *testing.T) {
 func TestFreedNumberIsAssignedAgain(t *testing.T) {
 	w := newWorld(t, role("compute", 2))
 	s := w.serve(nil)
-	token := w.token(store.Token{Role: "compute"})
+	token := w.token(access.Token{Role: "compute"})
 	w.crowd(2, token, s)
 	_, err := w.machine("third", s).join(t.Context(), token, "")
 	want(t, err, join.AllTaken)
-	i, _, err := w.st.Identities.Get(t.Context(), dev, "compute1")
+	i, _, err := access.IdentitiesIn(w.st).Get(t.Context(), dev, "compute1")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := w.st.Joins.RemoveNode(t.Context(), dev, "compute1", store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord); err != nil {
+	if err := access.JoinsIn(w.st).RemoveNode(t.Context(), dev, "compute1", access.Removal{At: time.Now(), By: "ann"}, records.Left); err != nil {
 		t.Fatal(err)
 	}
 	_, err = w.machine(i.Machine, s).join(t.Context(), token, "")
@@ -144,12 +145,12 @@ func TestFreedNumberIsAssignedAgain(t *testing.T) {
 	if err != nil || a.Node != "compute1" {
 		t.Errorf("got %s, %v; want compute1", a.Node, err)
 	} // Nor does it return under another free number.
-	two, _, err := w.st.Identities.Get(t.Context(), dev, "compute2")
+	two, _, err := access.IdentitiesIn(w.st).Get(t.Context(), dev, "compute2")
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, node := range []string{"compute1", "compute2"} {
-		if err := w.st.Joins.RemoveNode(t.Context(), dev, node, store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord); err != nil {
+		if err := access.JoinsIn(w.st).RemoveNode(t.Context(), dev, node, access.Removal{At: time.Now(), By: "ann"}, records.Left); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -9,10 +9,13 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/access"
+	"pulley/internal/desired/control"
+	"pulley/internal/etcd"
 	"pulley/internal/join"
 	"pulley/internal/machines"
+	"pulley/internal/machines/records"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // stack stores a stack of dev, lets one machine join, report and be held, and gives it a machine record and an act.
@@ -25,7 +28,7 @@ func (w *world) stack(s *serve, stack string) (model.Ref, machine, string) {
 			w.t.Fatal(err)
 		}
 	}
-	a, err := w.st.Machines.BeginApply(ctx, ref, "ann")
+	a, err := records.In(w.st).BeginApply(ctx, ref, "ann")
 	must(err)
 	_, err = a.PutSpec(ctx, &environments.Environment{Name: "dev", Stack: stack, Roles: []environments.Role{role("controller", 2)}}, 0)
 	must(err)
@@ -34,17 +37,17 @@ func (w *world) stack(s *serve, stack string) (model.Ref, machine, string) {
 	must(a.Hold(ctx, node, model.Hold{Mode: model.Freeze, Who: "ann"}))
 	must(a.Close())
 	m := w.machine("machine-of-"+stack, s)
-	token := w.token(store.Token{Environment: ref.String()})
+	token := w.token(access.Token{Environment: ref.String()})
 	answer, err := m.join(ctx, token, node)
 	must(err)
 	is := w.joined(m, answer, s)
 	must(is.Progress(ctx, "", join.Progress{Environment: ref.String(), Node: node, Role: "controller", Machine: is.is.ID, Step: "puppet", State: "started"}))
-	_, err = w.st.Identities.Precreate(ctx, ref, model.Node{Role: "controller", Num: 2, Stack: stack}.String(), time.Now())
+	_, err = access.IdentitiesIn(w.st).Precreate(ctx, ref, model.Node{Role: "controller", Num: 2, Stack: stack}.String(), time.Now())
 	must(err)
-	i, _, err := w.st.Identities.Get(ctx, ref, node)
+	i, _, err := access.IdentitiesIn(w.st).Get(ctx, ref, node)
 	must(err)
-	own := w.etcd.Store(i.User)
-	must(own.Node.Report(ctx, model.Identity{Node: node, Environment: ref.String()}, model.Status{Node: node}, []model.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil))
+	own := w.etcd.DB(i.User)
+	must(control.In(own).Report(ctx, model.Identity{Node: node, Environment: ref.String()}, model.Status{Node: node}, []model.EncodedRun{{ID: "1", Bytes: []byte("x")}}, nil))
 	return ref, is, i.User
 }
 
@@ -68,13 +71,13 @@ func TestDestroyedStackLeavesOthersAlone(t *testing.T) {
 	if again == user {
 		t.Errorf("the node is %s again", again)
 	}
-	if _, err := w.etcd.Store(user).Node.Desire(t.Context(), model.Identity{Node: "controller1_t41", Role: "controller", Environment: ref.String()}); !errors.Is(err, store.ErrRevoked) {
+	if _, err := control.In(w.etcd.DB(user)).Desire(t.Context(), model.Identity{Node: "controller1_t41", Role: "controller", Environment: ref.String()}); !errors.Is(err, etcd.ErrRevoked) {
 		t.Errorf("its old certificate: %v", err)
 	}
 	if _, err := old.Renew(t.Context(), old.key, old.is); err == nil {
 		t.Error("its old certificate is renewed")
 	}
-	if _, err := w.etcd.Store(again).Node.Desire(t.Context(), model.Identity{Node: "controller1_t41", Role: "controller", Environment: ref.String()}); err != nil {
+	if _, err := control.In(w.etcd.DB(again)).Desire(t.Context(), model.Identity{Node: "controller1_t41", Role: "controller", Environment: ref.String()}); err != nil {
 		t.Errorf("its new certificate: %v", err)
 	}
 }
@@ -84,7 +87,7 @@ func TestJoinDuringDestroyLeavesNothing(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
 	ref := model.Ref{Environment: "dev"}
-	token := w.token(store.Token{Environment: "dev"})
+	token := w.token(access.Token{Environment: "dev"})
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	joining := make(chan error, 20)

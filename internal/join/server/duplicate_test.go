@@ -9,9 +9,10 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/access"
+	"pulley/internal/fleet"
 	"pulley/internal/join"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 func sha(s string) string {
@@ -26,13 +27,13 @@ func TestDuplicateMachineIsRefusedAndRecorded(t *testing.T) {
 	var mu sync.Mutex
 	var notices []string
 	s := w.serve(func(c *Config) {
-		c.OnDuplicate = func(ref model.Ref, node string, c store.Duplicate) {
+		c.OnDuplicate = func(ref model.Ref, node string, c access.Duplicate) {
 			mu.Lock()
 			defer mu.Unlock()
 			notices = append(notices, ref.String()+" "+node+" "+c.Machine)
 		}
 	})
-	token := w.token(store.Token{Role: "controller"})
+	token := w.token(access.Token{Role: "controller"})
 	m := w.machine("original", s)
 	a, err := m.join(t.Context(), token, "controller1")
 	if err != nil {
@@ -47,11 +48,11 @@ func TestDuplicateMachineIsRefusedAndRecorded(t *testing.T) {
 	_, err = w.machine("unknown", s).join(t.Context(), token, "controller1")
 	want(t, err, join.LockedByAnother)
 
-	i, _, err := w.st.Identities.Get(t.Context(), dev, "controller1")
+	i, _, err := access.IdentitiesIn(w.st).Get(t.Context(), dev, "controller1")
 	if err != nil || i.Duplicate == nil || i.Duplicate.Machine != "unknown" || i.Duplicate.From != "127.0.0.1" || i.Machine != "original" {
 		t.Errorf("its identity is %+v (%v)", i, err)
 	}
-	if hosts, err := w.st.Fleet.Hosts(t.Context(), dev); err != nil || hosts["controller1"].MachineID != "original" {
+	if hosts, err := fleet.In(w.st).Hosts(t.Context(), dev); err != nil || hosts["controller1"].MachineID != "original" {
 		t.Errorf("the list of hosts has %+v (%v)", hosts, err)
 	}
 	mu.Lock()
@@ -65,10 +66,10 @@ func TestDuplicateMachineIsRefusedAndRecorded(t *testing.T) {
 	if err := first.Register(t.Context(), m.is); err != nil {
 		t.Errorf("the original is turned away: %v", err)
 	}
-	if _, err := w.st.Joins.Unlock(t.Context(), dev, "controller1", store.Revoked{By: "ann"}); err != nil {
+	if _, err := access.JoinsIn(w.st).Unlock(t.Context(), dev, "controller1", access.Revoked{By: "ann"}); err != nil {
 		t.Fatal(err)
 	}
-	if i, _, err := w.st.Identities.Get(t.Context(), dev, "controller1"); err != nil || i.Duplicate != nil {
+	if i, _, err := access.IdentitiesIn(w.st).Get(t.Context(), dev, "controller1"); err != nil || i.Duplicate != nil {
 		t.Errorf("after it was looked into: %+v, %v", i.Duplicate, err)
 	}
 }
@@ -79,7 +80,7 @@ func TestRejoinEndsOldCertificate(t *testing.T) {
 	w := newWorld(t, role("controller", 1))
 	s := w.serve(nil)
 	old := w.machine("old", s)
-	a, err := old.join(t.Context(), w.token(store.Token{Role: "controller"}), "controller1")
+	a, err := old.join(t.Context(), w.token(access.Token{Role: "controller"}), "controller1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,15 +89,15 @@ func TestRejoinEndsOldCertificate(t *testing.T) {
 		t.Fatal(err)
 	}
 	replacement := w.machine("new", s)
-	again, err := replacement.join(t.Context(), w.token(store.Token{Node: "controller1"}), "")
+	again, err := replacement.join(t.Context(), w.token(access.Token{Node: "controller1"}), "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	want(t, first.Register(t.Context(), old.is), join.WrongCertificate)
 	_, err = first.Renew(t.Context(), w.key(), old.is)
 	want(t, err, join.WrongCertificate)
-	users, err := w.st.Access.Users(t.Context())
-	i, _, identityErr := w.st.Identities.Get(t.Context(), dev, "controller1")
+	users, err := access.In(w.st).Users(t.Context())
+	i, _, identityErr := access.IdentitiesIn(w.st).Get(t.Context(), dev, "controller1")
 	if err := errors.Join(err, identityErr); err != nil {
 		t.Fatal(err)
 	}
@@ -107,7 +108,7 @@ func TestRejoinEndsOldCertificate(t *testing.T) {
 	if err := now.Register(t.Context(), join.Machine{ID: "new", Hostname: "other", Addresses: []string{"10.0.0.5", "no address"}}); err != nil {
 		t.Fatal(err)
 	}
-	hosts, err := w.st.Fleet.Hosts(t.Context(), dev)
+	hosts, err := fleet.In(w.st).Hosts(t.Context(), dev)
 	if h := hosts["controller1"]; err != nil || h.Hostname != "other" || !slices.Equal(h.Addresses, []string{"10.0.0.5"}) {
 		t.Errorf("the list of hosts has %+v (%v)", h, err)
 	}
@@ -119,14 +120,14 @@ func TestNodeRenewsAndLeaves(t *testing.T) {
 	w := newWorld(t, role("controller", 1))
 	at := time.Now()
 	s := w.serve(func(c *Config) { c.Now = func() time.Time { return at } })
-	token := w.token(store.Token{Role: "controller"})
+	token := w.token(access.Token{Role: "controller"})
 	m := w.machine("m", s)
 	a, err := m.join(t.Context(), token, "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	node := w.joined(m, a, s)
-	before, _, err := w.st.Identities.Get(t.Context(), dev, "controller1")
+	before, _, err := access.IdentitiesIn(w.st).Get(t.Context(), dev, "controller1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -136,7 +137,7 @@ func TestNodeRenewsAndLeaves(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	after, _, err := w.st.Identities.Get(t.Context(), dev, "controller1")
+	after, _, err := access.IdentitiesIn(w.st).Get(t.Context(), dev, "controller1")
 	if err != nil || after.User != before.User || after.Key == before.Key || !after.Until.After(before.Until) {
 		t.Errorf("before %+v\nafter %+v (%v)", before, after, err)
 	}
@@ -145,7 +146,7 @@ func TestNodeRenewsAndLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	want(t, node.Register(t.Context(), m.is), join.WasRemoved)
-	if users, err := w.st.Access.Users(t.Context()); err != nil || len(users) != 2 {
+	if users, err := access.In(w.st).Users(t.Context()); err != nil || len(users) != 2 {
 		t.Errorf("the users are %q (%v)", users, err)
 	}
 	back, err := machine{m.Client, w.key(), m.is}.join(t.Context(), token, "")

@@ -10,11 +10,12 @@ import (
 	"slices"
 	"time"
 
+	"pulley/internal/access"
 	"pulley/internal/clip"
+	"pulley/internal/etcd"
 	"pulley/internal/join"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 // join answers a machine, or a person, with a token.
@@ -31,7 +32,7 @@ func (d *Server) join(ctx context.Context, c *caller) (any, error) {
 	defer leave()
 	d.metrics.atWork.Inc()
 	defer d.metrics.atWork.Dec()
-	t, err := d.Store.Tokens.Find(ctx, a.id)
+	t, err := access.TokensIn(d.DB).Find(ctx, a.id)
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +70,7 @@ func readRequest(c *caller) (joining, error) {
 	if err := json.Unmarshal(e.Request, &a.Request); err != nil {
 		return joining{}, no(join.BadRequest, join.Params{Field: join.FieldBody})
 	}
-	id, secret, err := store.ParseToken(a.Token)
+	id, secret, err := access.ParseToken(a.Token)
 	if err != nil {
 		return joining{}, no(join.MalformedToken, join.Params{})
 	}
@@ -126,7 +127,7 @@ func tidy(m join.Machine) (join.Machine, *join.RefusedError) {
 // joinNode turns a machine into a node. It decides, writes the identity in one transaction, and only then creates the
 // etcd user and the certificate. A request that loses a conflict has created no user. After a crash the identity is
 // stored, and the machine's next request resumes.
-func (d *Server) joinNode(ctx context.Context, c *caller, a joining, t store.Token) (join.Answer, string, error) {
+func (d *Server) joinNode(ctx context.Context, c *caller, a joining, t access.Token) (join.Answer, string, error) {
 	var refused *join.RefusedError
 	if a.Machine, refused = tidy(a.Machine); refused == nil {
 		refused = judgeScope(t, a.Request)
@@ -172,7 +173,7 @@ func (d *Server) joinNode(ctx context.Context, c *caller, a joining, t store.Tok
 
 // placed is a machine's stored identity.
 type placed struct {
-	store.Identity
+	access.Identity
 	kind  string // new, again or rejoin
 	ready bool   // its user in etcd was pre-created
 }
@@ -191,7 +192,7 @@ func (d *Server) place(ctx context.Context, c *caller, ref model.Ref, role strin
 		}
 		p, err = d.try(ctx, ref, a, claim)
 		switch {
-		case errors.Is(err, store.ErrConflict):
+		case errors.Is(err, etcd.ErrConflict):
 			d.metrics.conflicts.Inc()
 		case a.claimed:
 			c.about("node", claim.node)
@@ -210,7 +211,7 @@ func (d *Server) try(ctx context.Context, ref model.Ref, a joining, claim claime
 	p, err = d.settle(ctx, ref, a)
 	var refused *join.RefusedError
 	if a.claimed && errors.As(err, &refused) && nameIsTaken(refused.Reason) {
-		taken, err = true, store.ErrConflict
+		taken, err = true, etcd.ErrConflict
 	}
 	taken = taken || err == nil
 	return p, err
@@ -223,11 +224,11 @@ func nameIsTaken(r join.Reason) bool {
 // before returns the node that this machine already has with this key, from the record of its first boot. Then an
 // earlier request claimed a number and its answer was lost. It returns "" for none.
 func (d *Server) before(ctx context.Context, ref model.Ref, a joining) (string, error) {
-	boot, _, err := d.Store.FirstBoots.Get(ctx, ref, store.BootKey(a.Machine.ID, a.Machine.FirstBoot))
+	boot, _, err := access.FirstBootsIn(d.DB).Get(ctx, ref, access.BootKey(a.Machine.ID, a.Machine.FirstBoot))
 	if err != nil || boot == nil || boot.Node == "" || !boot.Joined {
 		return "", err
 	}
-	i, _, err := d.Store.Identities.Get(ctx, ref, boot.Node)
+	i, _, err := access.IdentitiesIn(d.DB).Get(ctx, ref, boot.Node)
 	if err != nil || !i.Live() || i.Key != a.key || i.Machine != a.Machine.ID {
 		return "", err
 	}
@@ -241,7 +242,7 @@ func (d *Server) settle(ctx context.Context, ref model.Ref, a joining) (placed, 
 		return placed{}, busy(3 * time.Second)
 	}
 	defer unlock()
-	f, err := d.Store.Joins.Facts(ctx, a.id, ref, a.node, a.Machine.ID, a.Machine.FirstBoot)
+	f, err := access.JoinsIn(d.DB).Facts(ctx, a.id, ref, a.node, a.Machine.ID, a.Machine.FirstBoot)
 	if err != nil {
 		return placed{}, err
 	}
@@ -269,7 +270,7 @@ func (d *Server) settle(ctx context.Context, ref model.Ref, a joining) (placed, 
 	i, kind := d.newIdentity(ref, a, f, v.role, now)
 	t := *f.Token
 	t.Used++
-	err = d.Store.Joins.Commit(ctx, ref, f, store.Join{Token: t, Identity: i, Machine: bootOf(a, f, v.role, now), Host: host})
+	err = access.JoinsIn(d.DB).Commit(ctx, ref, f, access.Join{Token: t, Identity: i, Machine: bootOf(a, f, v.role, now), Host: host})
 	if err == nil {
 		d.gate.joined.spend(name, now)
 	}
@@ -277,12 +278,12 @@ func (d *Server) settle(ctx context.Context, ref model.Ref, a joining) (placed, 
 }
 
 // newIdentity returns the machine's new identity, with the incarnation of the pre-created user, if any.
-func (d *Server) newIdentity(ref model.Ref, a joining, f store.JoinFacts, role string, now time.Time) (store.Identity, string) {
-	name := pki.Name{Prefix: d.Store.Prefix(), Kind: pki.KindNode, Environment: ref.String(), Subject: a.node, Incarnation: pki.NewIncarnation()}
+func (d *Server) newIdentity(ref model.Ref, a joining, f access.JoinFacts, role string, now time.Time) (access.Identity, string) {
+	name := pki.Name{Prefix: d.DB.Prefix(), Kind: pki.KindNode, Environment: ref.String(), Subject: a.node, Incarnation: pki.NewIncarnation()}
 	if f.Reserve != nil {
 		name.Incarnation = f.Reserve.Incarnation
 	}
-	i := store.Identity{
+	i := access.Identity{
 		Node: a.node, Role: role, User: name.String(), Incarnation: name.Incarnation, Machine: a.Machine.ID, Boot: a.Machine.Boot, FirstBoot: a.Machine.FirstBoot,
 		Key: a.key, Joined: now, Revision: f.Revision, Issued: now, Until: now.Add(d.NodeLifetime), CA: d.issuer.pin(),
 		Token: a.id, By: f.Token.By,

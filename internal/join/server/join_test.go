@@ -8,10 +8,13 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/access"
+	"pulley/internal/desired/control"
+	"pulley/internal/etcd"
 	"pulley/internal/join"
+	"pulley/internal/machines/records"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 func role(name string, n int) environments.Role { return environments.Role{Name: name, Cardinality: n} }
@@ -30,7 +33,7 @@ func TestMachineJoins(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
 	m := w.machine("m1", s)
-	a, err := m.join(t.Context(), w.token(store.Token{Role: "controller", Uses: 1}), "")
+	a, err := m.join(t.Context(), w.token(access.Token{Role: "controller", Uses: 1}), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -45,23 +48,23 @@ func TestMachineJoins(t *testing.T) {
 	if err := i.Save(file); err != nil {
 		t.Fatal(err)
 	}
-	own, err := store.Open(store.Config{Endpoints: a.Endpoints, CACert: w.etcd.PKI.CA, Cert: file, Key: file})
+	own, err := etcd.Open(etcd.Config{Endpoints: a.Endpoints, CACert: w.etcd.PKI.CA, Cert: file, Key: file})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer own.Close()
 	id := model.Identity{Node: "controller1", Role: "controller", Environment: "dev"}
-	d, err := own.Node.Desire(t.Context(), id)
+	d, err := control.In(own).Desire(t.Context(), id)
 	if err != nil {
 		t.Fatalf("it can't read what concerns it: %v", err)
 	}
 	if d.Host == nil || d.Host.MachineID != "m1" || d.Host.Hostname != "m1" || len(d.Host.Addresses) != 1 {
 		t.Errorf("its entry of the list of hosts is %+v", d.Host)
 	}
-	if err := own.Node.Report(t.Context(), id, model.Status{Node: "controller1"}, nil, nil); err != nil {
+	if err := control.In(own).Report(t.Context(), id, model.Status{Node: "controller1"}, nil, nil); err != nil {
 		t.Errorf("it can't write its status: %v", err)
 	}
-	if err := own.Node.Report(t.Context(), model.Identity{Node: "controller2", Environment: "dev"}, model.Status{}, nil, nil); err == nil {
+	if err := control.In(own).Report(t.Context(), model.Identity{Node: "controller2", Environment: "dev"}, model.Status{}, nil, nil); err == nil {
 		t.Error("it writes the status of another node")
 	}
 }
@@ -70,7 +73,7 @@ func TestMachineJoins(t *testing.T) {
 func TestLostAnswerIsRepeated(t *testing.T) {
 	w := newWorld(t, role("compute", 5))
 	s, other := w.serve(nil), w.serve(nil)
-	token := w.token(store.Token{Role: "compute", Uses: 1})
+	token := w.token(access.Token{Role: "compute", Uses: 1})
 	m := w.machine("m1", s)
 	first, err := m.join(t.Context(), token, "")
 	if err != nil {
@@ -97,12 +100,12 @@ func TestLostAnswerIsRepeated(t *testing.T) {
 // A user that is pre-created too late would stay unused forever.
 func TestJoinedNodeGetsNoPrecreatedUser(t *testing.T) {
 	w := newWorld(t, role("compute", 2))
-	a, err := w.machine("m1", w.serve(nil)).join(t.Context(), w.token(store.Token{Role: "compute", Uses: 1}), "")
+	a, err := w.machine("m1", w.serve(nil)).join(t.Context(), w.token(access.Token{Role: "compute", Uses: 1}), "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	before := w.all()
-	if r, err := w.st.Identities.Precreate(t.Context(), dev, a.Node, time.Now()); !errors.Is(err, store.ErrJoined) {
+	if r, err := access.IdentitiesIn(w.st).Precreate(t.Context(), dev, a.Node, time.Now()); !errors.Is(err, access.ErrJoined) {
 		t.Errorf("got %+v, %v", r, err)
 	}
 	same(t, before, w.all())
@@ -112,10 +115,10 @@ func TestJoinedNodeGetsNoPrecreatedUser(t *testing.T) {
 func TestJoinWithPrecreatedUserChangesNoUsers(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
-	if err := w.st.Access.EnsureEnvironment(t.Context(), "dev"); err != nil {
+	if err := access.In(w.st).EnsureEnvironment(t.Context(), "dev"); err != nil {
 		t.Fatal(err)
 	}
-	r, err := w.st.Identities.Precreate(t.Context(), dev, "controller1", time.Now())
+	r, err := access.IdentitiesIn(w.st).Precreate(t.Context(), dev, "controller1", time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,16 +127,16 @@ func TestJoinWithPrecreatedUserChangesNoUsers(t *testing.T) {
 	}
 	before := users()
 	m := w.machine("m1", s)
-	a, err := m.join(t.Context(), w.token(store.Token{Role: "controller"}), "")
+	a, err := m.join(t.Context(), w.token(access.Token{Role: "controller"}), "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	same(t, before, users())
-	i, _, err := w.st.Identities.Get(t.Context(), dev, "controller1")
+	i, _, err := access.IdentitiesIn(w.st).Get(t.Context(), dev, "controller1")
 	if err != nil || i.User != r.User || a.Node != "controller1" {
 		t.Errorf("it is %+v (%v), and the pre-created user was %s", i, err, r.User)
 	}
-	if left, _, err := w.st.Identities.Precreated(t.Context(), dev); err != nil || len(left) > 0 {
+	if left, _, err := access.IdentitiesIn(w.st).Precreated(t.Context(), dev); err != nil || len(left) > 0 {
 		t.Errorf("the reserve is still there: %v, %v", left, err)
 	}
 	if err := w.joined(m, a, s).Register(t.Context(), m.is); err != nil {
@@ -164,8 +167,8 @@ func same(t *testing.T, before, after []string) {
 func TestInterruptedJoinResumes(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
-	token := w.token(store.Token{Role: "controller", Uses: 2})
-	id, secret, err := store.ParseToken(token)
+	token := w.token(access.Token{Role: "controller", Uses: 2})
+	id, secret, err := access.ParseToken(token)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -198,7 +201,7 @@ func TestInterruptedJoinResumes(t *testing.T) {
 		t.Error(err)
 	}
 	asked, p := begin(two)
-	if err := w.st.Joins.RemoveNode(t.Context(), dev, p.Node, store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord); err != nil {
+	if err := access.JoinsIn(w.st).RemoveNode(t.Context(), dev, p.Node, access.Removal{At: time.Now(), By: "ann"}, records.Left); err != nil {
 		t.Fatal(err)
 	}
 	before := w.all()

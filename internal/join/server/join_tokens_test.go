@@ -5,8 +5,9 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/access"
 	"pulley/internal/join"
-	"pulley/internal/store"
+	"pulley/internal/machines/records"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -16,16 +17,16 @@ func TestNodeTokenMakesNoAdministrator(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	s := w.serve(nil)
 	ctx := t.Context()
-	text := w.token(store.Token{Operator: "mallory", As: store.RoleViewer})
-	id, _, err := store.ParseToken(text)
+	text := w.token(access.Token{Operator: "mallory", As: access.RoleViewer})
+	id, _, err := access.ParseToken(text)
 	if err != nil {
 		t.Fatal(err)
 	}
 	const user = "pulley/operator/mallory/0123456789abcdef"
-	if err := w.st.Access.EnsureOperatorRoles(ctx); err != nil {
+	if err := access.In(w.st).EnsureOperatorRoles(ctx); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.st.Access.EnsureOperator(ctx, user, store.RoleOperator); err != nil {
+	if err := access.In(w.st).EnsureOperator(ctx, user, access.RoleOperator); err != nil {
 		t.Fatal(err)
 	}
 	c := w.etcd.ClientOf(user)
@@ -68,7 +69,7 @@ func TestNodeTokenMakesNoAdministrator(t *testing.T) {
 	if _, err := w.etcd.ClientOf(etcdtest.Serve).Delete(ctx, "/pulley/v1/tokens/nodes/"+id); err != nil {
 		t.Fatal(err)
 	}
-	if a, err := m.Join(ctx, m.key, join.Request{Token: text}); err != nil || a.Operator != "mallory" || a.As != string(store.RoleViewer) {
+	if a, err := m.Join(ctx, m.key, join.Request{Token: text}); err != nil || a.Operator != "mallory" || a.As != string(access.RoleViewer) {
 		t.Errorf("her own token makes her %q as %q: %v", a.Operator, a.As, err)
 	}
 }
@@ -81,19 +82,19 @@ func TestMembersJoin(t *testing.T) {
 	w := newWorld(t, compute, role("controller", 1))
 	s := w.serve(nil)
 	ctx := t.Context()
-	exact := w.token(store.Token{Node: "db1.example.com", Uses: 2})
-	ofRole := w.token(store.Token{Role: "compute"})
-	ofOther := w.token(store.Token{Role: "controller"})
+	exact := w.token(access.Token{Node: "db1.example.com", Uses: 2})
+	ofRole := w.token(access.Token{Role: "compute"})
+	ofOther := w.token(access.Token{Role: "controller"})
 	for name, c := range map[string]struct {
 		token, node, role string
 		want              join.Reason
 	}{
 		"another member, the token of one":   {exact, "db2.example.com", "", join.WrongNode},
 		"a number, the token of a member":    {exact, "compute1", "", join.WrongNode},
-		"a member, the token of a number":    {w.token(store.Token{Node: "compute1"}), "db1.example.com", "", join.WrongNode},
+		"a member, the token of a number":    {w.token(access.Token{Node: "compute1"}), "db1.example.com", "", join.WrongNode},
 		"no member":                          {ofRole, "db3.example.com", "", join.NotCalledFor},
 		"the token of another role":          {ofOther, "db1.example.com", "", join.WrongRole},
-		"another role than the machine says": {w.token(store.Token{}), "db1.example.com", "controller", join.WrongRole},
+		"another role than the machine says": {w.token(access.Token{}), "db1.example.com", "controller", join.WrongRole},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := w.machine("bad", s)
@@ -125,10 +126,10 @@ func TestJoinAfterInterruptedRemoval(t *testing.T) {
 	w := newWorld(t, role("compute", 3))
 	s := w.serve(nil)
 	ctx := t.Context()
-	if err := w.st.Access.EnsureEnvironment(ctx, "dev"); err != nil {
+	if err := access.In(w.st).EnsureEnvironment(ctx, "dev"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := w.st.Identities.Precreate(ctx, dev, "compute1", time.Now()); err != nil {
+	if _, err := access.IdentitiesIn(w.st).Precreate(ctx, dev, "compute1", time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	c := w.etcd.ClientOf(etcdtest.Serve)
@@ -136,19 +137,19 @@ func TestJoinAfterInterruptedRemoval(t *testing.T) {
 	if _, err := c.Put(ctx, host, "damaged"); err != nil { // the removal stops here
 		t.Fatal(err)
 	}
-	if err := w.st.Joins.RemoveNode(ctx, dev, "compute1", store.Removal{At: time.Now()}, store.LeftRecord); err == nil {
+	if err := access.JoinsIn(w.st).RemoveNode(ctx, dev, "compute1", access.Removal{At: time.Now()}, records.Left); err == nil {
 		t.Fatal("the removal came through")
 	}
 	if _, err := c.Delete(ctx, host); err != nil {
 		t.Fatal(err)
 	}
 	m := w.machine("m1", s)
-	a, err := m.join(ctx, w.token(store.Token{Node: "compute1"}), "")
+	a, err := m.join(ctx, w.token(access.Token{Node: "compute1"}), "")
 	if err != nil {
 		t.Fatal(err)
 	}
-	users, err := w.st.Access.Users(ctx)
-	if i, _, _ := w.st.Identities.Get(ctx, dev, a.Node); err != nil || !strings.Contains(strings.Join(users, " "), i.User) {
+	users, err := access.In(w.st).Users(ctx)
+	if i, _, _ := access.IdentitiesIn(w.st).Get(ctx, dev, a.Node); err != nil || !strings.Contains(strings.Join(users, " "), i.User) {
 		t.Errorf("%s joined as %+v, and the users are %q (%v)", a.Node, i, users, err)
 	}
 }

@@ -3,10 +3,10 @@ package server
 import (
 	"time"
 
+	"pulley/internal/access"
 	"pulley/internal/clip"
 	"pulley/internal/join"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // joining is a request to join with a valid signing request and a proof for its connection.
@@ -33,7 +33,7 @@ func no(reason join.Reason, p join.Params) *join.RefusedError {
 
 // judgeToken refuses a token that is unknown, revoked or expired, or a wrong secret. Uses are judged later: a repeated
 // request costs none.
-func judgeToken(t *store.Token, secret string, now time.Time) *join.RefusedError {
+func judgeToken(t *access.Token, secret string, now time.Time) *join.RefusedError {
 	switch {
 	case t == nil:
 		return no(join.UnknownToken, join.Params{})
@@ -48,7 +48,7 @@ func judgeToken(t *store.Token, secret string, now time.Time) *join.RefusedError
 }
 
 // judgeScope compares the claims of a machine with the scope of its token.
-func judgeScope(t store.Token, r join.Request) *join.RefusedError {
+func judgeScope(t access.Token, r join.Request) *join.RefusedError {
 	switch {
 	case r.Environment != "" && r.Environment != t.Environment:
 		return no(join.WrongEnvironment, join.Params{Claimed: clip.Text(r.Environment, maxSaid)})
@@ -61,7 +61,7 @@ func judgeScope(t store.Token, r join.Request) *join.RefusedError {
 }
 
 // naming returns the node of a request, or the role that must assign a number.
-func naming(t store.Token, r join.Request) (node, role string, refused *join.RefusedError) {
+func naming(t access.Token, r join.Request) (node, role string, refused *join.RefusedError) {
 	switch {
 	case t.Node != "":
 		return t.Node, "", nil
@@ -80,7 +80,7 @@ func naming(t store.Token, r join.Request) (node, role string, refused *join.Ref
 }
 
 // judge decides on a request for a named node, from the facts in etcd and the time.
-func judge(a joining, f store.JoinFacts, now time.Time) verdict {
+func judge(a joining, f access.JoinFacts, now time.Time) verdict {
 	if refused := judgeToken(f.Token, a.secret, now); refused != nil {
 		return verdict{refused: refused}
 	}
@@ -110,7 +110,7 @@ func judge(a joining, f store.JoinFacts, now time.Time) verdict {
 }
 
 // roleOf returns the role of the node: by the environment, else by the host list.
-func roleOf(a joining, f store.JoinFacts) (string, *join.RefusedError) {
+func roleOf(a joining, f access.JoinFacts) (string, *join.RefusedError) {
 	if f.Spec == nil {
 		return "", no(join.NoEnvironment, join.Params{Environment: f.Token.Environment})
 	}
@@ -132,7 +132,7 @@ func roleOf(a joining, f store.JoinFacts) (string, *join.RefusedError) {
 
 // judgeName decides whether this machine may have the name. For a name with an earlier owner it needs a token for
 // exactly this node that is newer, by etcd's revisions, than the owner's record.
-func judgeName(a joining, f store.JoinFacts) verdict {
+func judgeName(a joining, f access.JoinFacts) verdict {
 	exact := f.Token.Node != ""
 	switch {
 	case f.Identity.Live():
@@ -155,7 +155,7 @@ func judgeName(a joining, f store.JoinFacts) verdict {
 	return verdict{}
 }
 
-func judgeTaken(a joining, f store.JoinFacts, fresh bool) verdict {
+func judgeTaken(a joining, f access.JoinFacts, fresh bool) verdict {
 	i := f.Identity
 	own := i.Machine == a.Machine.ID
 	holder := join.Params{Node: a.node, At: i.Joined.UTC(), Machine: begin(i.Machine)}
@@ -183,12 +183,12 @@ func begin(machine string) string {
 }
 
 // machineRemoved refuses a machine whose machine ID is that of a removed node: it is that node's machine, or a copy of it.
-func machineRemoved(machine, node string, r store.Removal) *join.RefusedError {
+func machineRemoved(machine, node string, r access.Removal) *join.RefusedError {
 	p := removed(node, r)
 	p.Sender = machine
 	return no(join.MachineRemoved, p)
 }
 
-func removed(node string, r store.Removal) join.Params {
+func removed(node string, r access.Removal) join.Params {
 	return join.Params{Node: node, At: r.At.UTC(), By: r.By, Why: model.Prose(r.Why)}
 }

@@ -6,9 +6,9 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/access"
 	"pulley/internal/join"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
@@ -16,28 +16,28 @@ var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 // A second machine gets a node's name only with an operator's new token. The cases are every way to a name with a
 // former owner, with the sufficient and the insufficient tokens.
 func TestNamesWithFormerOwners(t *testing.T) {
-	held := func(machine, key string) *store.Identity {
-		return &store.Identity{Node: "controller1", User: "u", Machine: machine, Key: key, Revision: 50, Joined: noon}
+	held := func(machine, key string) *access.Identity {
+		return &access.Identity{Node: "controller1", User: "u", Machine: machine, Key: key, Revision: 50, Joined: noon}
 	}
-	removed := func(machine string, left bool) *store.Identity {
-		return &store.Identity{Node: "controller1", Machine: machine, Removed: &store.Removal{At: noon, By: "ann", Why: "broken", Left: left}}
+	removed := func(machine string, left bool) *access.Identity {
+		return &access.Identity{Node: "controller1", Machine: machine, Removed: &access.Removal{At: noon, By: "ann", Why: "broken", Left: left}}
 	}
 	listed := func(machine string) *model.Host {
 		return &model.Host{Node: "controller1", Role: "controller", MachineID: machine}
 	}
-	gone := &store.Past{Node: "controller2", As: "controller2", Removed: &store.Removal{At: noon, By: "ann"}, Revision: 50}
-	inBoot := &store.FirstBoot{Machine: "other", Node: "controller1", Step: "puppet"}
-	unlocked := &store.FirstBoot{Machine: "other", Node: "controller1", Unlocked: &store.Revoked{By: "ann"}}
-	over := &store.FirstBoot{Machine: "other", Node: "controller1", Finished: noon}
+	gone := &access.Past{Node: "controller2", As: "controller2", Removed: &access.Removal{At: noon, By: "ann"}, Revision: 50}
+	inBoot := &access.FirstBoot{Machine: "other", Node: "controller1", Step: "puppet"}
+	unlocked := &access.FirstBoot{Machine: "other", Node: "controller1", Unlocked: &access.Revoked{By: "ann"}}
+	over := &access.FirstBoot{Machine: "other", Node: "controller1", Finished: noon}
 	for name, c := range map[string]struct {
 		exact     bool
 		minted    int64
 		usedUp    bool
 		claimed   bool
-		identity  *store.Identity
+		identity  *access.Identity
 		host      *model.Host
-		holder    *store.FirstBoot
-		was       *store.Past
+		holder    *access.FirstBoot
+		was       *access.Past
 		want      join.Reason // "" joins
 		again     bool
 		duplicate bool
@@ -75,7 +75,7 @@ func TestNamesWithFormerOwners(t *testing.T) {
 		"removed under another name, a new token":         {minted: 60, was: gone},
 	} {
 		t.Run(name, func(t *testing.T) {
-			token := &store.Token{Environment: "dev", Role: "controller", Uses: 1, Expires: noon.Add(time.Hour)}
+			token := &access.Token{Environment: "dev", Role: "controller", Uses: 1, Expires: noon.Add(time.Hour)}
 			secret := "secret"
 			token.Hash = hashOf(t, secret)
 			if c.exact {
@@ -84,7 +84,7 @@ func TestNamesWithFormerOwners(t *testing.T) {
 			if c.usedUp {
 				token.Used = 1
 			}
-			f := store.JoinFacts{
+			f := access.JoinFacts{
 				Token: token, Minted: c.minted, Identity: c.identity, Changed: 50, Host: c.host, Listed: 50, Holder: c.holder, Was: c.was,
 				Spec: &environments.Environment{Name: "dev", Roles: []environments.Role{role("controller", 1)}},
 			}
@@ -107,14 +107,14 @@ func TestNamesWithFormerOwners(t *testing.T) {
 // A machine ID holds a name: a refused machine must not learn from the refusal which ID to claim.
 func TestRefusalHidesMachineID(t *testing.T) {
 	const id = "0123456789abcdef0123456789abcdef"
-	token := &store.Token{Environment: "dev", Hash: sha("secret"), Expires: noon.Add(time.Hour)}
-	f := store.JoinFacts{Token: token, Minted: 10, Spec: &environments.Environment{Name: "dev", Roles: []environments.Role{role("controller", 1)}}}
+	token := &access.Token{Environment: "dev", Hash: sha("secret"), Expires: noon.Add(time.Hour)}
+	f := access.JoinFacts{Token: token, Minted: 10, Spec: &environments.Environment{Name: "dev", Roles: []environments.Role{role("controller", 1)}}}
 	a := joining{Request: join.Request{Machine: join.Machine{ID: "me"}}, secret: "secret", env: "dev", node: "controller1"}
 	listed, held, inBoot := f, f, f
 	listed.Host = &model.Host{Node: "controller1", MachineID: id}
-	held.Identity = &store.Identity{Node: "controller1", User: "u", Machine: id}
-	inBoot.Identity, inBoot.Holder = held.Identity, &store.FirstBoot{Machine: id, Node: "controller1", Step: "puppet"}
-	for name, f := range map[string]store.JoinFacts{"on the list": listed, "joined": held, "in its first boot": inBoot} {
+	held.Identity = &access.Identity{Node: "controller1", User: "u", Machine: id}
+	inBoot.Identity, inBoot.Holder = held.Identity, &access.FirstBoot{Machine: id, Node: "controller1", Step: "puppet"}
+	for name, f := range map[string]access.JoinFacts{"on the list": listed, "joined": held, "in its first boot": inBoot} {
 		v := judge(a, f, noon)
 		if v.refused == nil || strings.Contains(v.refused.Error(), id[:9]) || !strings.Contains(v.refused.Error(), id[:8]) {
 			t.Errorf("%s: %v", name, v.refused)
@@ -125,14 +125,14 @@ func TestRefusalHidesMachineID(t *testing.T) {
 // A token is read twice, and an operator may change it in between: a decision on the first read must not apply to the
 // second.
 func TestChangedTokenIsRefused(t *testing.T) {
-	f := store.JoinFacts{Minted: 60, Spec: &environments.Environment{Name: "dev", Roles: []environments.Role{role("controller", 2)}}}
+	f := access.JoinFacts{Minted: 60, Spec: &environments.Environment{Name: "dev", Roles: []environments.Role{role("controller", 2)}}}
 	a := joining{secret: "secret", env: "dev", node: "controller1"}
 	for name, c := range map[string]struct {
-		token store.Token
+		token access.Token
 		want  join.Reason
 	}{
-		"now of another environment": {store.Token{Environment: "prod"}, join.WrongEnvironment},
-		"now for another node":       {store.Token{Environment: "dev", Node: "controller2"}, join.WrongNode},
+		"now of another environment": {access.Token{Environment: "prod"}, join.WrongEnvironment},
+		"now for another node":       {access.Token{Environment: "dev", Node: "controller2"}, join.WrongNode},
 	} {
 		c.token.Hash, c.token.Expires = sha("secret"), noon.Add(time.Hour)
 		f.Token = &c.token
@@ -146,7 +146,7 @@ func TestChangedTokenIsRefused(t *testing.T) {
 func hashOf(t *testing.T, secret string) string {
 	t.Helper()
 	sum := sha(secret)
-	if !(store.Token{Hash: sum}).Matches(secret) {
+	if !(access.Token{Hash: sum}).Matches(secret) {
 		t.Fatal("the hash is another")
 	}
 	return sum

@@ -6,10 +6,10 @@ import (
 	"regexp"
 	"time"
 
+	"pulley/internal/access"
 	"pulley/internal/clip"
 	"pulley/internal/join"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // maxMachines bounds the machines in their first boot with a token of unlimited uses. With n uses the bound is n and a
@@ -58,8 +58,8 @@ func (d *Server) progress(ctx context.Context, c *caller) (any, error) {
 // reporter is the sender of a progress report.
 type reporter struct {
 	ref   model.Ref
-	token store.Token // zero for a sender with a certificate
-	node  string      // "" while it is not known
+	token access.Token // zero for a sender with a certificate
+	node  string       // "" while it is not known
 	role  string
 	boot  string // the first boot of a sender with a certificate
 }
@@ -75,12 +75,12 @@ func (d *Server) reporter(ctx context.Context, c *caller, p join.ProgressRequest
 		}
 		return reporter{ref: who.ref, node: who.identity.Node, role: who.identity.Role, boot: who.identity.FirstBoot}, nil
 	}
-	id, secret, err := store.ParseToken(p.Token)
+	id, secret, err := access.ParseToken(p.Token)
 	if err != nil {
 		return reporter{}, no(join.MalformedToken, join.Params{})
 	}
 	c.about("token", id)
-	t, err := d.Store.Tokens.Find(ctx, id)
+	t, err := access.TokensIn(d.DB).Find(ctx, id)
 	if err != nil {
 		return reporter{}, err
 	}
@@ -116,7 +116,7 @@ func (d *Server) reporter(ctx context.Context, c *caller, p join.ProgressRequest
 
 // note writes one report. After a conflict the caller repeats it.
 func (d *Server) note(ctx context.Context, who reporter, p join.Progress) error {
-	b, revision, err := d.Store.FirstBoots.Get(ctx, who.ref, store.BootKey(p.Machine, p.FirstBoot))
+	b, revision, err := access.FirstBootsIn(d.DB).Get(ctx, who.ref, access.BootKey(p.Machine, p.FirstBoot))
 	byToken := who.token.ID != ""
 	if err == nil && !byToken {
 		err = d.ownBoot(ctx, who.ref, who.node, b)
@@ -131,7 +131,7 @@ func (d *Server) note(ctx context.Context, who reporter, p join.Progress) error 
 		}
 	}
 	if b == nil || byToken && !b.Finished.IsZero() { // a new first boot, or a repeated one
-		b = &store.FirstBoot{Machine: p.Machine, ID: p.FirstBoot, Started: now, Token: who.token.ID}
+		b = &access.FirstBoot{Machine: p.Machine, ID: p.FirstBoot, Started: now, Token: who.token.ID}
 	}
 	next := *b
 	if b.Stands(now) || !b.Turn.IsZero() && !b.HasTurn(now) { // others may have its turn
@@ -150,8 +150,8 @@ func (d *Server) note(ctx context.Context, who reporter, p join.Progress) error 
 	if next.Step != p.Step {
 		next.Step, next.Since, next.Attempts, next.Error = p.Step, now, 0, ""
 	}
-	switch next.State = store.BootState(p.State); next.State {
-	case store.BootStarted:
+	switch next.State = access.BootState(p.State); next.State {
+	case access.BootStarted:
 		if p.Error == "" {
 			next.Attempts++
 		} else { // it waits
@@ -160,10 +160,10 @@ func (d *Server) note(ctx context.Context, who reporter, p join.Progress) error 
 				next.ReturnTurn()
 			}
 		}
-	case store.BootFailed:
+	case access.BootFailed:
 		next.Error = p.Error
 		next.EndTurn()
-	case store.BootDone:
+	case access.BootDone:
 		next.Error = ""
 	default:
 		return no(join.BadRequest, join.Params{Field: join.FieldState})
@@ -174,18 +174,18 @@ func (d *Server) note(ctx context.Context, who reporter, p join.Progress) error 
 	if revision != 0 && says(*b, next) && now.Sub(b.Heard) < sameLasts {
 		return nil
 	}
-	if err := d.Store.FirstBoots.Put(ctx, who.ref, next, revision); err != nil {
+	if err := access.FirstBootsIn(d.DB).Put(ctx, who.ref, next, revision); err != nil {
 		return err
 	}
-	d.boots.change(who.ref, func(all map[string]store.FirstBoot) { all[next.Key()] = next })
-	if d.OnFirstBoot != nil && (next.State == store.BootFailed || !next.Finished.Equal(b.Finished)) {
+	d.boots.change(who.ref, func(all map[string]access.FirstBoot) { all[next.Key()] = next })
+	if d.OnFirstBoot != nil && (next.State == access.BootFailed || !next.Finished.Equal(b.Finished)) {
 		d.OnFirstBoot(who.ref, next)
 	}
 	return nil
 }
 
 // says reports whether a report has no news. A repeated start of a step within a moment is no news.
-func says(before, next store.FirstBoot) bool {
+func says(before, next access.FirstBoot) bool {
 	next.Heard, next.Attempts = before.Heard, before.Attempts
 	return reflect.DeepEqual(before, next)
 }
@@ -193,7 +193,7 @@ func says(before, next store.FirstBoot) bool {
 // mayReport decides whether a token may report about a machine with record b. The machine must not have joined, and a
 // join with this token must be able to get its name. ignored means that the report changes nothing and is no mistake.
 // Then the machine has joined and its answer may be lost, or an operator allowed a new join.
-func (d *Server) mayReport(ctx context.Context, who reporter, machine, boot string, b *store.FirstBoot) (ignored bool, err error) {
+func (d *Server) mayReport(ctx context.Context, who reporter, machine, boot string, b *access.FirstBoot) (ignored bool, err error) {
 	if b != nil && b.Joined && b.Finished.IsZero() {
 		if b.Token != who.token.ID { // a joined machine would report with its certificate
 			return true, no(join.OtherToken, join.Params{})
@@ -208,11 +208,11 @@ func (d *Server) mayReport(ctx context.Context, who reporter, machine, boot stri
 		return false, nil
 	}
 	joined := false
-	if err := d.joined.use(ctx, who.ref, bootsLast, func(machines map[string]bool) { joined = machines[store.BootKey(machine, boot)] }); err != nil || joined {
+	if err := d.joined.use(ctx, who.ref, bootsLast, func(machines map[string]bool) { joined = machines[access.BootKey(machine, boot)] }); err != nil || joined {
 		return true, err
 	}
 	if who.node != "" {
-		f, err := d.Store.Joins.Facts(ctx, who.token.ID, who.ref, who.node, machine, boot)
+		f, err := access.JoinsIn(d.DB).Facts(ctx, who.token.ID, who.ref, who.node, machine, boot)
 		if err != nil {
 			return true, err
 		}
@@ -242,7 +242,7 @@ func (d *Server) mayReport(ctx context.Context, who reporter, machine, boot stri
 func (d *Server) mayBegin(ctx context.Context, who reporter, machine, boot string) error {
 	var refused *join.RefusedError
 	for _, age := range []time.Duration{bootsLast, 0} {
-		err := d.boots.use(ctx, who.ref, age, func(all map[string]store.FirstBoot) { refused = who.mayBegin(all, machine, boot) })
+		err := d.boots.use(ctx, who.ref, age, func(all map[string]access.FirstBoot) { refused = who.mayBegin(all, machine, boot) })
 		if err != nil || refused == nil {
 			return err
 		}
@@ -250,14 +250,14 @@ func (d *Server) mayBegin(ctx context.Context, who reporter, machine, boot strin
 	return refused
 }
 
-func (who reporter) mayBegin(all map[string]store.FirstBoot, machine, boot string) *join.RefusedError {
+func (who reporter) mayBegin(all map[string]access.FirstBoot, machine, boot string) *join.RefusedError {
 	most := maxMachines
 	if who.token.Uses > 0 {
 		most = min(who.token.Uses-who.token.Used+spareMachines, maxMachines)
 	}
 	count := 0
 	for key, b := range all {
-		if key == store.BootKey(machine, boot) {
+		if key == access.BootKey(machine, boot) {
 			continue
 		}
 		if b.Token == who.token.ID && !b.Joined { // including one that claims to be finished
@@ -273,8 +273,8 @@ func (who reporter) mayBegin(all map[string]store.FirstBoot, machine, boot strin
 }
 
 // bootOf returns the first-boot record of a joining machine.
-func bootOf(a joining, f store.JoinFacts, role string, now time.Time) store.FirstBoot {
-	b := store.FirstBoot{Machine: a.Machine.ID, ID: a.Machine.FirstBoot, Step: "join", State: store.BootStarted, Started: now, Since: now}
+func bootOf(a joining, f access.JoinFacts, role string, now time.Time) access.FirstBoot {
+	b := access.FirstBoot{Machine: a.Machine.ID, ID: a.Machine.FirstBoot, Step: "join", State: access.BootStarted, Started: now, Since: now}
 	if f.Machine != nil && f.Machine.Finished.IsZero() {
 		b = *f.Machine
 	}

@@ -7,21 +7,22 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/access"
 	"pulley/internal/join"
+	"pulley/internal/machines/records"
 	"pulley/internal/model"
-	"pulley/internal/store"
 )
 
 // Without records of first boots, a hanging machine looks like one that was never started.
 func TestFirstBootIsRecorded(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	at := time.Now()
-	reports := make(chan store.FirstBoot, 10)
+	reports := make(chan access.FirstBoot, 10)
 	s := w.serve(func(c *Config) {
 		c.Now = func() time.Time { return at }
-		c.OnFirstBoot = func(_ model.Ref, b store.FirstBoot) { reports <- b }
+		c.OnFirstBoot = func(_ model.Ref, b access.FirstBoot) { reports <- b }
 	})
-	token := w.token(store.Token{Role: "controller", Uses: 1})
+	token := w.token(access.Token{Role: "controller", Uses: 1})
 	m := w.machine("m1", s)
 	say := func(c *join.Client, token, step, state, problem string, finished bool) {
 		t.Helper()
@@ -31,9 +32,9 @@ func TestFirstBootIsRecorded(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	read := func() store.FirstBoot {
+	read := func() access.FirstBoot {
 		t.Helper()
-		b, _, err := w.st.FirstBoots.Get(t.Context(), dev, "m1")
+		b, _, err := access.FirstBootsIn(w.st).Get(t.Context(), dev, "m1")
 		if err != nil || b == nil {
 			t.Fatalf("there is no record: %v", err)
 		}
@@ -43,7 +44,7 @@ func TestFirstBootIsRecorded(t *testing.T) {
 	if b := read(); b.Node != "" || b.Step != "network" || b.Hostname != "blank" || b.Stands(at) || b.Locks() {
 		t.Errorf("without a name: %+v", b)
 	}
-	if !read().Stands(at.Add(store.StandsStill)) {
+	if !read().Stands(at.Add(access.StandsStill)) {
 		t.Error("it is not shown that nothing was heard of it")
 	}
 	a, err := m.join(t.Context(), token, "")
@@ -55,12 +56,12 @@ func TestFirstBootIsRecorded(t *testing.T) {
 		say(node, "", "puppet", "started", "", false)
 		say(node, "", "puppet", "failed", "no such package", false)
 	}
-	if b := read(); b.Node != "controller1" || b.Attempts != 3 || b.Error != "no such package" || b.State != store.BootFailed || !b.Locks() {
+	if b := read(); b.Node != "controller1" || b.Attempts != 3 || b.Error != "no such package" || b.State != access.BootFailed || !b.Locks() {
 		t.Errorf("while it fails: %+v", b)
 	}
 	say(node, "", "puppet", "started", "", false)
 	say(node, "", "puppet", "started", "the archive is away", false)
-	if b := read(); b.Attempts != 4 || b.Error != "the archive is away" || b.State != store.BootStarted {
+	if b := read(); b.Attempts != 4 || b.Error != "the archive is away" || b.State != access.BootStarted {
 		t.Errorf("while it waits: %+v", b)
 	}
 	say(node, "", "puppet", "done", "", false)
@@ -80,7 +81,7 @@ func TestFirstBootIsRecorded(t *testing.T) {
 func TestFirstBootLocksItsName(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
-	token := w.token(store.Token{Node: "controller1", Uses: 2})
+	token := w.token(access.Token{Node: "controller1", Uses: 2})
 	begin := func(m machine) error {
 		return m.Progress(t.Context(), token, join.Progress{Machine: m.is.ID, Step: "lock", State: "started"})
 	}
@@ -92,14 +93,14 @@ func TestFirstBootLocksItsName(t *testing.T) {
 	if err := begin(one); err != nil {
 		t.Errorf("the same machine cannot continue: %v", err)
 	}
-	freed, err := w.st.Joins.Unlock(t.Context(), dev, "controller1", store.Revoked{By: "ann", Why: "one is broken"})
+	freed, err := access.JoinsIn(w.st).Unlock(t.Context(), dev, "controller1", access.Revoked{By: "ann", Why: "one is broken"})
 	if err != nil || len(freed) != 1 || freed[0].Machine != "one" {
 		t.Fatalf("freed are %+v, %v", freed, err)
 	}
 	if err := begin(two); err != nil {
 		t.Errorf("after it was freed: %v", err)
 	}
-	if b, _, err := w.st.FirstBoots.Get(t.Context(), dev, "one"); err != nil || b.Unlocked == nil || b.Unlocked.Why != "one is broken" {
+	if b, _, err := access.FirstBootsIn(w.st).Get(t.Context(), dev, "one"); err != nil || b.Unlocked == nil || b.Unlocked.Why != "one is broken" {
 		t.Errorf("why is not recorded: %+v, %v", b, err)
 	}
 	if _, err := two.join(t.Context(), token, ""); err != nil {
@@ -114,7 +115,7 @@ func TestFirstBootLocksItsName(t *testing.T) {
 func TestCopiesInTheirFirstBootAreAllShown(t *testing.T) {
 	w := newWorld(t, role("controller", 3))
 	s := w.serve(nil)
-	token := w.token(store.Token{Role: "controller", Uses: 5})
+	token := w.token(access.Token{Role: "controller", Uses: 5})
 	one, two := w.machine("same", s), w.machine("same", s)
 	one.is.FirstBoot, two.is.FirstBoot = "1111111111111111", "2222222222222222"
 	say := func(m machine, token, step string) {
@@ -125,7 +126,7 @@ func TestCopiesInTheirFirstBootAreAllShown(t *testing.T) {
 	}
 	shown := func(want ...string) {
 		t.Helper()
-		boots, _, err := w.st.FirstBoots.List(t.Context(), dev)
+		boots, _, err := access.FirstBootsIn(w.st).List(t.Context(), dev)
 		var got []string
 		for _, b := range boots {
 			if b.Machine != "same" {
@@ -155,7 +156,7 @@ func TestCopiesInTheirFirstBootAreAllShown(t *testing.T) {
 	say(one, "", "puppet")
 	say(w.joined(two, b, s), "", "register")
 	shown("controller1 puppet", "controller2 register")
-	if err := w.st.Joins.RemoveNode(t.Context(), dev, b.Node, store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord); err != nil {
+	if err := access.JoinsIn(w.st).RemoveNode(t.Context(), dev, b.Node, access.Removal{At: time.Now(), By: "ann"}, records.Left); err != nil {
 		t.Fatal(err)
 	}
 	shown("controller1 puppet")
@@ -165,7 +166,7 @@ func TestCopiesInTheirFirstBootAreAllShown(t *testing.T) {
 func TestFirstBootsOfTokenAreBounded(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	s := w.serve(nil)
-	token := w.token(store.Token{Role: "controller", Uses: 2})
+	token := w.token(access.Token{Role: "controller", Uses: 2})
 	m := w.machine("m", s)
 	refused := 0
 	for i := range 20 {
@@ -175,7 +176,7 @@ func TestFirstBootsOfTokenAreBounded(t *testing.T) {
 			refused++
 		}
 	}
-	all, _, err := w.st.FirstBoots.List(t.Context(), dev)
+	all, _, err := access.FirstBootsIn(w.st).List(t.Context(), dev)
 	if err != nil || len(all) != 2+spareMachines || refused != 20-len(all) {
 		t.Errorf("%d machines are recorded (%v), and %d were refused", len(all), err, refused)
 	}
@@ -219,12 +220,12 @@ func TestRefusedAddressMustWait(t *testing.T) {
 func TestFirstBootOutsideTheEnvironmentIsRecorded(t *testing.T) {
 	w := newWorld(t, role("controller", 2))
 	m := w.machine("m1", w.serve(nil))
-	token := w.token(store.Token{Role: "controller", Uses: 1})
+	token := w.token(access.Token{Role: "controller", Uses: 1})
 	p := join.Progress{Machine: "m1", Node: "controller4", Step: "join", State: "failed", Error: "refused"}
 	if err := m.Progress(t.Context(), token, p); err != nil {
 		t.Fatal(err)
 	}
-	if b, _, err := w.st.FirstBoots.Get(t.Context(), dev, "m1"); err != nil || b == nil || b.State != store.BootFailed {
+	if b, _, err := access.FirstBootsIn(w.st).Get(t.Context(), dev, "m1"); err != nil || b == nil || b.State != access.BootFailed {
 		t.Errorf("recorded is %+v, %v", b, err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"pulley/environments"
 	"pulley/environments/settings"
 	"pulley/hieradata"
+	"pulley/internal/access"
 	"pulley/internal/clip"
 	"pulley/internal/join"
 	"pulley/internal/model"
@@ -17,7 +18,7 @@ import (
 	"pulley/internal/puppetserver"
 	"pulley/internal/puppetserver/requests"
 	"pulley/internal/secrets"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // puppet gives a node its certificate at the CA of its Puppet servers. A repeated request gets the same certificate: by its key,
@@ -34,7 +35,7 @@ func (d *Server) puppet(ctx context.Context, c *caller) (any, error) {
 	if err := d.sameMachine(ctx, c, who, r.Machine); err != nil {
 		return nil, err
 	}
-	spec, _, err := d.Store.Environments.Spec(ctx, who.ref)
+	spec, _, err := specs.In(d.DB).Spec(ctx, who.ref)
 	if err != nil {
 		return nil, err
 	}
@@ -55,7 +56,7 @@ func (d *Server) puppet(ctx context.Context, c *caller) (any, error) {
 		return answer, puppetFailure(err)
 	}
 	err = retry(ctx, func(int) error {
-		return d.Store.Joins.AtPuppetCA(ctx, p.name, func(ctx context.Context) error {
+		return access.JoinsIn(d.DB).AtPuppetCA(ctx, p.name, func(ctx context.Context) error {
 			_, err := d.node(ctx, c) // again: nobody would clean the certificate of a node that was removed meanwhile
 			if err == nil {
 				answer, err = p.answer(ctx, r)
@@ -116,13 +117,13 @@ func (p puppetNode) client(url string) (*puppetserver.Client, error) {
 // kept answers with what was made for the node before, and reports whether there is an answer. It needs no CA.
 func (p puppetNode) kept(ctx context.Context, r join.PuppetRequest) (a join.PuppetAnswer, known bool, err error) {
 	a.Certname = p.name
-	stored, err := p.Store.Identities.Presigned(ctx, p.ref, p.node)
+	stored, err := access.IdentitiesIn(p.DB).Presigned(ctx, p.ref, p.node)
 	if err != nil || stored == nil || stored.Certificate == "" {
 		return a, false, err
 	}
 	if r.Certificate != "" {
 		if a.Valid = sameCertificate([]byte(r.Certificate), []byte(stored.Certificate)); a.Valid {
-			err = p.Store.Identities.DropPresigned(ctx, p.ref, p.node) // the node has it
+			err = access.IdentitiesIn(p.DB).DropPresigned(ctx, p.ref, p.node) // the node has it
 		}
 		return a, a.Valid, err
 	}
@@ -164,7 +165,7 @@ func (p puppetNode) answer(ctx context.Context, r join.PuppetRequest) (join.Pupp
 	switch {
 	case r.Certificate != "":
 		if a.Valid = current != nil && sameCertificate([]byte(r.Certificate), current); a.Valid {
-			err = p.Store.Identities.DropPresigned(ctx, p.ref, p.node) // the node has it
+			err = access.IdentitiesIn(p.DB).DropPresigned(ctx, p.ref, p.node) // the node has it
 		}
 		return a, err
 	case r.CSR == "":
@@ -264,7 +265,7 @@ func (p puppetNode) issueFree(ctx context.Context, ca *puppetserver.Client, csr 
 
 // clean revokes and deletes what a CA has under the node's name. It refuses a name that a node of another environment has there.
 func (p puppetNode) clean(ctx context.Context, url string) error {
-	other, err := p.Store.Joins.NamesakeAt(ctx, p.ref, p.node, url)
+	other, err := access.JoinsIn(p.DB).NamesakeAt(ctx, p.ref, p.node, url)
 	if err != nil {
 		return err
 	}
@@ -290,9 +291,9 @@ const maxKeptCRL = 128 << 10
 // the same key gets the same certificate.
 func (p puppetNode) presigned(
 	ctx context.Context, ca *puppetserver.Client, issue func(context.Context, *puppetserver.Client, []byte) ([]byte, error),
-) (made store.Presigned, key string, err error) {
+) (made access.Presigned, key string, err error) {
 	for replaced := false; ; replaced = true {
-		made, err = p.Store.Identities.EnsurePresigned(ctx, p.ref, p.node, func() (string, error) { return p.sealKey(ctx) })
+		made, err = access.IdentitiesIn(p.DB).EnsurePresigned(ctx, p.ref, p.node, func() (string, error) { return p.sealKey(ctx) })
 		if err != nil {
 			return made, "", err
 		}
@@ -311,7 +312,7 @@ func (p puppetNode) presigned(
 		}
 		var failed *puppetserver.Error
 		if errors.As(err, &failed) && failed.Code == puppetserver.OtherCertificate && !replaced { // of a former CA, or with former extensions
-			if err = p.Store.Identities.DropPresigned(ctx, p.ref, p.node); err == nil {
+			if err = access.IdentitiesIn(p.DB).DropPresigned(ctx, p.ref, p.node); err == nil {
 				continue
 			}
 		}
@@ -328,7 +329,7 @@ func (p puppetNode) presigned(
 	if len(kept.CRL) > maxKeptCRL {
 		kept.CRL = ""
 	}
-	return made, key, p.Store.Identities.PutPresigned(ctx, p.ref, p.node, kept)
+	return made, key, access.IdentitiesIn(p.DB).PutPresigned(ctx, p.ref, p.node, kept)
 }
 
 // Presign gets the certificate of a node before its machine joins. It does nothing if a machine has the name, or if a former one left
@@ -343,8 +344,8 @@ func (d *Server) Presign(ctx context.Context, ref model.Ref, spec *environments.
 		return err
 	}
 	defer ca.Close()
-	return d.Store.Joins.AtPuppetCA(ctx, p.name, func(ctx context.Context) error {
-		holder, err := d.Store.Joins.Holder(ctx, ref, node)
+	return access.JoinsIn(d.DB).AtPuppetCA(ctx, p.name, func(ctx context.Context) error {
+		holder, err := access.JoinsIn(d.DB).Holder(ctx, ref, node)
 		if err != nil || !holder.Awaited() {
 			return err
 		}
@@ -354,7 +355,7 @@ func (d *Server) Presign(ctx context.Context, ref model.Ref, spec *environments.
 			return nil
 		}
 		if made.Problem = model.Prose(clip.Text(err.Error(), maxSaid*2)); made.Key != "" {
-			err = errors.Join(err, d.Store.Identities.PutPresigned(ctx, ref, node, made))
+			err = errors.Join(err, access.IdentitiesIn(d.DB).PutPresigned(ctx, ref, node, made))
 		}
 		return err
 	})
@@ -366,7 +367,7 @@ func (p puppetNode) sealed() secrets.Place {
 }
 
 // open decrypts the key that was made for the node.
-func (p puppetNode) open(ctx context.Context, made store.Presigned) (text string, key crypto.Signer, err error) {
+func (p puppetNode) open(ctx context.Context, made access.Presigned) (text string, key crypto.Signer, err error) {
 	master, err := p.masterKey(ctx, p.ref)
 	if err == nil {
 		text, err = secrets.Open([]string{master}, p.sealed(), made.Key)

@@ -10,9 +10,10 @@ import (
 	"time"
 
 	"pulley/environments/settings"
+	"pulley/internal/access"
 	"pulley/internal/join"
 	"pulley/internal/puppetserver"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -24,13 +25,13 @@ func TestHangingPuppetCAIsNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	spec, revision, err := w.st.Environments.Spec(t.Context(), dev)
+	spec, revision, err := specs.In(w.st).Spec(t.Context(), dev)
 	if err != nil {
 		t.Fatal(err)
 	}
 	spec.Puppet.Servers = map[string]settings.PuppetServer{"eu1": {Address: "127.0.0.1"}}
 	spec.Puppet.CA.URL = "https://" + l.Addr().String()
-	if err := w.st.Environments.PutSpec(t.Context(), spec, revision); err != nil {
+	if err := specs.In(w.st).PutSpec(t.Context(), spec, revision); err != nil {
 		t.Fatal(err)
 	}
 	s := w.serve(nil)
@@ -46,7 +47,7 @@ func TestHangingPuppetCAIsNamed(t *testing.T) {
 		}
 	}
 	m := w.machine("m1", s)
-	a, err := m.join(t.Context(), w.token(store.Token{Role: "web", Uses: 1}), "")
+	a, err := m.join(t.Context(), w.token(access.Token{Role: "web", Uses: 1}), "")
 	if err != nil {
 		t.Fatal(err)
 	}

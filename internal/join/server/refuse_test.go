@@ -19,9 +19,9 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/access"
 	"pulley/internal/join"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 func asUnreachable(err error, into **join.UnreachableError) bool { return errors.As(err, into) }
@@ -90,17 +90,17 @@ func (w *world) pinned() *tls.Config {
 func TestRefusedJoinLeavesNothingBehind(t *testing.T) {
 	w := newWorld(t, role("controller", 3), role("compute", 3))
 	s := w.serve(nil)
-	good := w.token(store.Token{Role: "controller"})
-	short := w.token(store.Token{Role: "controller", Expires: time.Now().Add(-time.Second)})
-	spent := w.token(store.Token{Role: "controller", Uses: 1})
+	good := w.token(access.Token{Role: "controller"})
+	short := w.token(access.Token{Role: "controller", Expires: time.Now().Add(-time.Second)})
+	spent := w.token(access.Token{Role: "controller", Uses: 1})
 	if _, err := w.machine("first", s).join(t.Context(), spent, "controller3"); err != nil {
 		t.Fatal(err)
 	}
-	revoked := w.token(store.Token{Role: "controller"})
-	if _, err := w.st.Tokens.Revoke(t.Context(), revoked[4:12], store.Revoked{At: time.Now(), By: "ann"}); err != nil {
+	revoked := w.token(access.Token{Role: "controller"})
+	if _, err := access.TokensIn(w.st).Revoke(t.Context(), revoked[4:12], access.Revoked{At: time.Now(), By: "ann"}); err != nil {
 		t.Fatal(err)
 	}
-	exact := w.token(store.Token{Node: "controller2"})
+	exact := w.token(access.Token{Node: "controller2"})
 	flip := func(token string) string {
 		last := "0"
 		if strings.HasSuffix(token, last) {
@@ -116,7 +116,7 @@ func TestRefusedJoinLeavesNothingBehind(t *testing.T) {
 			return err
 		}
 	}
-	ofAnn := w.token(store.Token{Operator: "ann", As: store.RoleAdmin})
+	ofAnn := w.token(access.Token{Operator: "ann", As: access.RoleAdmin})
 	replayed := w.capture(m, good)
 	before := w.all()
 	cases := map[string]struct {

@@ -7,9 +7,11 @@ import (
 	"strings"
 
 	"pulley/environments"
+	"pulley/internal/fleet"
 	"pulley/internal/hosts"
 	"pulley/internal/join"
 	"pulley/internal/model"
+	"pulley/internal/specs"
 )
 
 // names are the nodes of an environment, with their entries in the host list. A node that the environment calls for has an empty one
@@ -22,7 +24,7 @@ type names struct {
 
 // readNames reads the nodes of an environment.
 func (d *Server) readNames(ctx context.Context, ref model.Ref) (names, error) {
-	spec, _, err := d.Store.Environments.Spec(ctx, ref)
+	spec, _, err := specs.In(d.DB).Spec(ctx, ref)
 	if err != nil {
 		return names{}, err
 	}
@@ -32,9 +34,9 @@ func (d *Server) readNames(ctx context.Context, ref model.Ref) (names, error) {
 	all := names{HostSettings: spec.Hosts}
 	var exports map[string]model.Export
 	if all.AddressFact != "" {
-		all.listed, exports, err = d.Store.Fleet.Exports(ctx, ref)
+		all.listed, exports, err = fleet.In(d.DB).Exports(ctx, ref)
 	} else {
-		all.listed, _, err = d.Store.Fleet.HostList(ctx, ref)
+		all.listed, _, err = fleet.In(d.DB).HostList(ctx, ref)
 	}
 	if err != nil {
 		return names{}, err

@@ -8,10 +8,13 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/access"
+	"pulley/internal/fleet"
 	"pulley/internal/hosts"
 	"pulley/internal/join"
+	"pulley/internal/machines/records"
 	"pulley/internal/model"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -55,7 +58,7 @@ func TestForeignNamesAndAddressesAreRefused(t *testing.T) {
 		t.Helper()
 		m := w.machine(id, s)
 		m.is.Hostname, m.is.Addresses = node, []string{address, "127.0.0.1", "ff02::1"}
-		a, err := m.join(t.Context(), w.token(store.Token{}), node)
+		a, err := m.join(t.Context(), w.token(access.Token{}), node)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -66,7 +69,7 @@ func TestForeignNamesAndAddressesAreRefused(t *testing.T) {
 	twin := member("m3", "web2", "10.0.0.31") // a machine at another site, with an address of the same private range
 	entry := func(node, hostname string, addresses []string, refused ...model.Claim) {
 		t.Helper()
-		hosts, err := w.st.Fleet.Hosts(t.Context(), dev)
+		hosts, err := fleet.In(w.st).Hosts(t.Context(), dev)
 		if h := hosts[node]; err != nil || h.Hostname != hostname || !reflect.DeepEqual(h.Addresses, addresses) || !reflect.DeepEqual(h.Refused, refused) {
 			t.Errorf("the entry of %s is %+v (%v)", node, h, err)
 		}
@@ -86,7 +89,7 @@ func TestForeignNamesAndAddressesAreRefused(t *testing.T) {
 	}
 	entry("web1", "", []string{"10.66.6.6"}, model.Claim{Value: "10.0.0.31", Of: "db1"})
 
-	if err := w.st.Joins.RemoveNode(t.Context(), dev, "db1", store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord); err != nil {
+	if err := access.JoinsIn(w.st).RemoveNode(t.Context(), dev, "db1", access.Removal{At: time.Now(), By: "ann"}, records.Left); err != nil {
 		t.Fatal(err)
 	}
 	later()
@@ -102,15 +105,15 @@ func TestMainAddressesOfOthersAreRefused(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	e := &environments.Environment{Name: "dev", Roles: []environments.Role{{Name: "db", Cardinality: 4}}, Hosts: environments.HostSettings{Networks: []string{"10.1.0.0/16", "10.2.0.0/16"}, AddressFact: "eth2"}}
-	_, revision, err := w.st.Environments.Spec(t.Context(), dev)
+	_, revision, err := specs.In(w.st).Spec(t.Context(), dev)
 	if err == nil {
-		err = w.st.Environments.PutSpec(t.Context(), e, revision)
+		err = specs.In(w.st).PutSpec(t.Context(), e, revision)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	s, other := w.serve(nil), w.serve(nil)
-	token := w.token(store.Token{})
+	token := w.token(access.Token{})
 	member := func(id, node string, s *serve, addresses ...string) machine {
 		t.Helper()
 		m := w.machine(id, s)

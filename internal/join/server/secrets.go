@@ -8,11 +8,14 @@ import (
 	"strings"
 
 	"pulley/hieradata"
+	"pulley/internal/access"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/join"
 	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/secrets"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // maxRecipients bounds the recipients of one scope that no stored generation of data uses, with the newest, and maxUsed those that some use: their value
@@ -68,14 +71,14 @@ func (d *Server) identitiesFor(ctx context.Context, ref model.Ref, role string) 
 
 // identitiesOf decrypts the identities of a role, or of the environment for role "".
 func (d *Server) identitiesOf(ctx context.Context, ref model.Ref, role string) ([]string, error) {
-	r, err := d.Store.Targets.Recipients(ctx, ref, role)
+	r, err := targets.In(d.DB).Recipients(ctx, ref, role)
 	if err != nil || len(r.Recipients) == 0 {
 		return nil, err
 	}
 	return d.unwrap(ref, role, r)
 }
 
-func (d *Server) unwrap(ref model.Ref, role string, r store.Recipients) (all []string, err error) {
+func (d *Server) unwrap(ref model.Ref, role string, r targets.Recipients) (all []string, err error) {
 	kept, all, err := d.readable(r)
 	if err == nil && len(kept) < len(r.Recipients) {
 		return nil, no(join.IdentityLost, join.Params{Environment: ref.String(), Role: role})
@@ -85,7 +88,7 @@ func (d *Server) unwrap(ref model.Ref, role string, r store.Recipients) (all []s
 
 // readable returns the recipients whose identities the key decrypts, and the identities: none if the key is lost. A key that cannot be read
 // for any other reason is an error.
-func (d *Server) readable(r store.Recipients) (kept []store.Recipient, all []string, err error) {
+func (d *Server) readable(r targets.Recipients) (kept []targets.Recipient, all []string, err error) {
 	key, err := d.secretsKey(false)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil, nil
@@ -111,7 +114,7 @@ func (d *Server) sealing(ctx context.Context, c *caller) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.Lost && o.As != store.RoleAdmin { // the key may be on another serve, or in a backup
+	if r.Lost && o.As != access.RoleAdmin { // the key may be on another serve, or in a backup
 		return nil, no(join.NotAnAdmin, join.Params{})
 	}
 	ref, err := model.ParseRef(r.Environment)
@@ -119,8 +122,8 @@ func (d *Server) sealing(ctx context.Context, c *caller) (any, error) {
 		return nil, no(join.BadRequest, join.Params{Field: join.FieldBody})
 	}
 	c.about("env", ref.String(), "role", r.Role)
-	spec, _, err := d.Store.Environments.Spec(ctx, ref)
-	if errors.Is(err, store.ErrNotFound) || err == nil && spec == nil {
+	spec, _, err := specs.In(d.DB).Spec(ctx, ref)
+	if errors.Is(err, etcd.ErrNotFound) || err == nil && spec == nil {
 		return nil, no(join.NoEnvironment, join.Params{Environment: ref.String()})
 	}
 	if err != nil {
@@ -129,7 +132,7 @@ func (d *Server) sealing(ctx context.Context, c *caller) (any, error) {
 	if _, has := spec.Role(r.Role); !has && r.Role != "" {
 		return nil, no(join.NoRole, join.Params{Environment: ref.String(), Role: r.Role})
 	}
-	var have store.Recipients
+	var have targets.Recipients
 	err = retry(ctx, func(int) (err error) {
 		have, err = d.recipients(ctx, ref, r, o.Name)
 		return err
@@ -156,7 +159,7 @@ func (d *Server) reveal(ctx context.Context, c *caller) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if o.As != store.RoleAdmin {
+	if o.As != access.RoleAdmin {
 		return nil, no(join.NotAnAdmin, join.Params{})
 	}
 	ref, err := model.ParseRef(r.Environment)
@@ -164,7 +167,7 @@ func (d *Server) reveal(ctx context.Context, c *caller) (any, error) {
 		return nil, no(join.BadRequest, join.Params{Field: join.FieldBody})
 	}
 	c.about("env", ref.String(), "role", r.Role)
-	have, err := d.Store.Targets.Recipients(ctx, ref, r.Role)
+	have, err := targets.In(d.DB).Recipients(ctx, ref, r.Role)
 	if err != nil {
 		return nil, err
 	}
@@ -192,7 +195,7 @@ func placeOf(ref model.Ref, s join.Sealed) secrets.Place {
 }
 
 // operator returns the operator of a request, who may change data.
-func (d *Server) operator(ctx context.Context, c *caller) (*store.OperatorIdentity, error) {
+func (d *Server) operator(ctx context.Context, c *caller) (*access.OperatorIdentity, error) {
 	name, err := d.nameIn(c)
 	if err != nil {
 		return nil, err
@@ -200,13 +203,13 @@ func (d *Server) operator(ctx context.Context, c *caller) (*store.OperatorIdenti
 	if name.Kind != pki.KindOperator {
 		return nil, no(join.NotAnOperator, join.Params{})
 	}
-	o, _, err := d.Store.Identities.Operator(ctx, name.Subject)
+	o, _, err := access.IdentitiesIn(d.DB).Operator(ctx, name.Subject)
 	switch {
 	case err != nil:
 		return nil, err
 	case !o.Live() || o.User != name.String():
 		return nil, no(join.WrongCertificate, join.Params{Operator: name.Subject})
-	case o.As != store.RoleOperator && o.As != store.RoleAdmin:
+	case o.As != access.RoleOperator && o.As != access.RoleAdmin:
 		return nil, no(join.NotAnOperator, join.Params{})
 	}
 	return o, nil
@@ -214,12 +217,12 @@ func (d *Server) operator(ctx context.Context, c *caller) (*store.OperatorIdenti
 
 // recipients returns the recipients of a scope with at least one, and a new one first if the request rotates. It
 // certifies the newest again after a rotation of the CA.
-func (d *Server) recipients(ctx context.Context, ref model.Ref, r join.SealingRequest, by string) (store.Recipients, error) {
-	have, err := d.Store.Targets.Recipients(ctx, ref, r.Role)
+func (d *Server) recipients(ctx context.Context, ref model.Ref, r join.SealingRequest, by string) (targets.Recipients, error) {
+	have, err := targets.In(d.DB).Recipients(ctx, ref, r.Role)
 	if err != nil {
 		return have, err
 	}
-	scope := store.RecipientScope(r.Role)
+	scope := targets.RecipientScope(r.Role)
 	if len(have.Recipients) > 0 && !r.Rotate {
 		if _, err := d.unwrap(ref, r.Role, have); err != nil {
 			return have, err
@@ -233,7 +236,7 @@ func (d *Server) recipients(ctx context.Context, ref model.Ref, r join.SealingRe
 			return have, err
 		}
 		newest.Certificate = string(certificate)
-		return have, d.Store.Targets.PutRecipients(ctx, ref, r.Role, have, nil)
+		return have, targets.In(d.DB).PutRecipients(ctx, ref, r.Role, have, nil)
 	}
 	if r.Lost {
 		have.Recipients, err = d.notLost(ref, r.Role, have)
@@ -247,23 +250,23 @@ func (d *Server) recipients(ctx context.Context, ref model.Ref, r join.SealingRe
 	if err != nil {
 		return have, err
 	}
-	have.Recipients = append([]store.Recipient{fresh}, have.Recipients...)
+	have.Recipients = append([]targets.Recipient{fresh}, have.Recipients...)
 	if len(have.Recipients) <= maxRecipients {
-		return have, d.Store.Targets.PutRecipients(ctx, ref, r.Role, have, nil)
+		return have, targets.In(d.DB).PutRecipients(ctx, ref, r.Role, have, nil)
 	}
-	used, err := d.Store.Targets.RecipientsInUse(ctx, ref)
+	used, err := targets.In(d.DB).RecipientsInUse(ctx, ref)
 	if err != nil {
 		return have, err
 	}
 	if have.Recipients = bounded(have.Recipients, used.IDs); len(have.Recipients) > maxUsed {
 		return have, no(join.TooManyRecipients, join.Params{Environment: ref.String(), Role: r.Role, Limit: maxUsed})
 	}
-	return have, d.Store.Targets.PutRecipients(ctx, ref, r.Role, have, &used)
+	return have, targets.In(d.DB).PutRecipients(ctx, ref, r.Role, have, &used)
 }
 
 // bounded drops the oldest recipients that no stored secret uses, until maxRecipients are left. It drops none in use: a rollback, or the
 // present data after a rotation that did not finish, needs it. The first one is new, and stays.
-func bounded(all []store.Recipient, used map[string]bool) []store.Recipient {
+func bounded(all []targets.Recipient, used map[string]bool) []targets.Recipient {
 	kept := slices.Clone(all)
 	for i := len(kept) - 1; i > 0 && len(kept) > maxRecipients; i-- {
 		if !used[secrets.ID(kept[i].Recipient)] {
@@ -274,7 +277,7 @@ func bounded(all []store.Recipient, used map[string]bool) []store.Recipient {
 }
 
 // notLost returns the recipients whose identities this serve decrypts. It refuses if it decrypts all: then nothing is lost.
-func (d *Server) notLost(ref model.Ref, role string, have store.Recipients) ([]store.Recipient, error) {
+func (d *Server) notLost(ref model.Ref, role string, have targets.Recipients) ([]targets.Recipient, error) {
 	kept, _, err := d.readable(have)
 	if err == nil && len(kept) == len(have.Recipients) {
 		err = no(join.NothingLost, join.Params{Environment: ref.String(), Role: role})
@@ -297,42 +300,42 @@ func (d *Server) keyIsKept(ctx context.Context, ref model.Ref, role string) erro
 	if _, err := d.secretsKey(false); !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	refs, err := d.Store.Environments.Named(ctx)
+	refs, err := specs.In(d.DB).Named(ctx)
 	for _, one := range refs {
 		if err != nil {
 			break
 		}
-		var all map[string]store.Recipients
-		if all, _, err = d.Store.Targets.AllRecipients(ctx, one); len(all) > 0 {
+		var all map[string]targets.Recipients
+		if all, _, err = targets.In(d.DB).AllRecipients(ctx, one); len(all) > 0 {
 			return no(join.IdentityLost, join.Params{Environment: ref.String(), Role: role})
 		}
 	}
 	return err
 }
 
-func (d *Server) newRecipient(ref model.Ref, scope, by string) (store.Recipient, error) {
+func (d *Server) newRecipient(ref model.Ref, scope, by string) (targets.Recipient, error) {
 	key, err := d.secretsKey(true)
 	if err != nil {
-		return store.Recipient{}, err
+		return targets.Recipient{}, err
 	}
 	master, err := secrets.RecipientOf(key)
 	if err != nil {
-		return store.Recipient{}, err
+		return targets.Recipient{}, err
 	}
 	identity, recipient, err := secrets.NewIdentity()
 	if err != nil {
-		return store.Recipient{}, err
+		return targets.Recipient{}, err
 	}
 	wrapped, err := secrets.Wrap(master, identity)
 	if err != nil {
-		return store.Recipient{}, err
+		return targets.Recipient{}, err
 	}
 	certificate, err := d.CA.IssueRecipient(ref.String(), scope, recipient)
-	return store.Recipient{Recipient: recipient, Certificate: string(certificate), Identity: wrapped, At: d.Now().UTC(), By: by}, err
+	return targets.Recipient{Recipient: recipient, Certificate: string(certificate), Identity: wrapped, At: d.Now().UTC(), By: by}, err
 }
 
 // sealAgain encrypts secrets to the newest recipient. No answer has a plaintext.
-func (d *Server) sealAgain(ref model.Ref, r join.SealingRequest, have store.Recipients) ([]join.Sealed, error) {
+func (d *Server) sealAgain(ref model.Ref, r join.SealingRequest, have targets.Recipients) ([]join.Sealed, error) {
 	if len(r.Secrets) == 0 {
 		return nil, nil
 	}

@@ -16,13 +16,17 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"pulley/hieradata"
+	"pulley/internal/access"
 	"pulley/internal/data"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/join"
+	"pulley/internal/machines/records"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
 	"pulley/internal/rollout"
+	"pulley/internal/rollout/journal"
 	"pulley/internal/secrets"
-	"pulley/internal/store"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -93,7 +97,7 @@ type keeper struct {
 }
 
 // begin returns a store and a sealer that end at a request; 0: at none.
-func (k *keeper) begin(at int, after bool) (ctx context.Context, s *store.Store, sealer data.Sealer) {
+func (k *keeper) begin(at int, after bool) (ctx context.Context, s *etcd.DB, sealer data.Sealer) {
 	if k.asked != nil { // each command has one budget
 		k.asked.mu.Lock()
 		clear(k.asked.buckets)
@@ -105,7 +109,7 @@ func (k *keeper) begin(at int, after bool) (ctx context.Context, s *store.Store,
 	k.made = new(int)
 	c := cut{client.KV, &at, k.made, after, end}
 	client.KV = c
-	return ctx, store.Over(&client, nil, k.w.etcd.Endpoint, "", 5*time.Second), data.Sealer{
+	return ctx, etcd.Over(&client, nil, k.w.etcd.Endpoint, "", 5*time.Second), data.Sealer{
 		Bundle: k.w.ca.Bundle(), Reveal: k.admin.Reveal,
 		Sealing: func(ctx context.Context, r join.SealingRequest) (join.SealingAnswer, error) {
 			if c.hit() {
@@ -121,7 +125,7 @@ func (k *keeper) begin(at int, after bool) (ctx context.Context, s *store.Store,
 }
 
 func (k *keeper) author() promotion.Author {
-	return promotion.Author{Author: store.Author{By: "ann", At: time.Now()}}
+	return promotion.Author{Author: targets.Author{By: "ann", At: time.Now()}}
 }
 
 // check reads every acknowledged secret as an administrator and as a node, and the secrets of all generations.
@@ -164,17 +168,17 @@ func (k *keeper) checkGenerations() (read int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	numbers, err := s.Targets.Generations(ctx, dev)
+	numbers, err := targets.In(s).Generations(ctx, dev)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, n := range numbers {
-		g, err := s.Targets.Generation(ctx, "dev", n)
+		g, err := targets.In(s).Generation(ctx, "dev", n)
 		if err != nil {
 			t.Fatal(err)
 		}
 		for layer, digest := range g.Layers {
-			text, err := s.Targets.Layer(ctx, "dev", digest)
+			text, err := targets.In(s).Layer(ctx, "dev", digest)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -201,7 +205,7 @@ func (k *keeper) rotate(role string, at int, after bool) bool {
 	switch {
 	case err == nil:
 		k.rotated++
-	case errors.Is(err, store.ErrCampaign):
+	case errors.Is(err, targets.ErrCampaign):
 		k.refused++
 	case errors.Is(err, errCut) || errors.Is(err, context.Canceled):
 		k.canceled++
@@ -216,14 +220,14 @@ func (k *keeper) remove(i, at int, after bool, servers ...*serve) {
 	t := k.w.t
 	t.Helper()
 	m := k.w.machine(fmt.Sprintf("gone%d", i), servers...)
-	a, err := m.join(t.Context(), k.w.token(store.Token{Node: "web2", Uses: 1}), "")
+	a, err := m.join(t.Context(), k.w.token(access.Token{Node: "web2", Uses: 1}), "")
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, s, _ := k.begin(0, false)
-	identity, _, err := s.Identities.Get(ctx, dev, "web2")
+	identity, _, err := access.IdentitiesIn(s).Get(ctx, dev, "web2")
 	if err == nil {
-		err = s.Joins.RemoveNode(ctx, dev, "web2", store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord)
+		err = access.JoinsIn(s).RemoveNode(ctx, dev, "web2", access.Removal{At: time.Now(), By: "ann"}, records.Left)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -272,7 +276,7 @@ func (k *keeper) set(key, role string, at int, after bool) {
 		if now[0].Value.Plain() == value {
 			k.wanted[key] = value
 		}
-	case errors.Is(err, store.ErrCampaign):
+	case errors.Is(err, targets.ErrCampaign):
 	default:
 		t.Errorf("set of %s, cut at %d: %v", key, at, err)
 	}
@@ -290,9 +294,9 @@ func TestUnfinishedRotationsLoseNoSecret(t *testing.T) {
 	}
 	w := newWorld(t, role("web", 2))
 	s := w.serve(nil)
-	k := &keeper{w: w, asked: s.gate.asked, admin: w.operator("ann", store.RoleAdmin, s), wanted: map[string]string{}}
+	k := &keeper{w: w, asked: s.gate.asked, admin: w.operator("ann", access.RoleAdmin, s), wanted: map[string]string{}}
 	m := w.machine("m1", s)
-	a, err := m.join(t.Context(), w.token(store.Token{Node: "web1", Uses: 1}), "")
+	a, err := m.join(t.Context(), w.token(access.Token{Node: "web1", Uses: 1}), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -330,22 +334,22 @@ func TestUnfinishedRotationsLoseNoSecret(t *testing.T) {
 	}
 	k.check("after rotations that only stored a recipient")
 
-	desires, err := w.st.Targets.Desires(t.Context(), dev)
+	desires, err := targets.In(w.st).Desires(t.Context(), dev)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := w.st.Campaigns.Start(t.Context(), dev, desires, rollout.Plan{Target: model.Target{Data: desires.Default.Data, DataDigest: desires.Default.DataDigest}}, k.author().Author)
+	p, err := journal.In(w.st).Start(t.Context(), dev, desires, rollout.Plan{Target: model.Target{Data: desires.Default.Data, DataDigest: desires.Default.DataDigest}}, k.author().Author)
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := w.st.Campaigns.Get(t.Context(), dev, p.ID, nil)
+	c, err := journal.In(w.st).Get(t.Context(), dev, p.ID, nil)
 	if err == nil {
-		err = w.st.Campaigns.Set(t.Context(), dev, c, model.GatePaused, nil, k.author().Author)
+		err = journal.In(w.st).Set(t.Context(), dev, c, model.GatePaused, nil, k.author().Author)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	before, err := w.st.Targets.Recipients(t.Context(), dev, "web")
+	before, err := targets.In(w.st).Recipients(t.Context(), dev, "web")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -370,7 +374,7 @@ func TestUnfinishedRotationsLoseNoSecret(t *testing.T) {
 	if k.refused < rounds/2 || k.canceled < rounds/2 || k.rotated > 0 {
 		t.Errorf("%d rotations in a paused rollout were refused, %d interrupted, %d completed", k.refused, k.canceled, k.rotated)
 	}
-	if now, err := w.st.Targets.Recipients(t.Context(), dev, "web"); err != nil || len(now.Recipients) != len(before.Recipients) || now.Recipients[0].Recipient != before.Recipients[0].Recipient {
+	if now, err := targets.In(w.st).Recipients(t.Context(), dev, "web"); err != nil || len(now.Recipients) != len(before.Recipients) || now.Recipients[0].Recipient != before.Recipients[0].Recipient {
 		t.Errorf("refused rotations stored recipients: %d before, %d now (%v)", len(before.Recipients), len(now.Recipients), err)
 	}
 	read := k.checkGenerations()
@@ -382,7 +386,7 @@ func TestUnfinishedRotationsLoseNoSecret(t *testing.T) {
 func TestRotationOfManyNodesFitsIntoTheBudget(t *testing.T) {
 	w := newWorld(t, role("web", 66))
 	s := w.serve(nil)
-	k := &keeper{w: w, admin: w.operator("ann", store.RoleAdmin, s), wanted: map[string]string{}}
+	k := &keeper{w: w, admin: w.operator("ann", access.RoleAdmin, s), wanted: map[string]string{}}
 	ctx, st, sealer := k.begin(0, false)
 	a, err := sealer.Sealing(ctx, join.SealingRequest{Environment: "dev", Role: "web"})
 	if err != nil {
@@ -399,13 +403,13 @@ func TestRotationOfManyNodesFitsIntoTheBudget(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	desires, err := st.Targets.Desires(ctx, dev)
+	desires, err := targets.In(st).Desires(ctx, dev)
 	if err != nil {
 		t.Fatal(err)
 	}
-	current, err := st.Targets.Data(ctx, dev, desires)
+	current, err := targets.In(st).Data(ctx, dev, desires)
 	if err == nil {
-		_, err = st.Targets.ChangeData(ctx, dev, desires, current, layers, k.author().Author)
+		_, err = targets.In(st).ChangeData(ctx, dev, desires, current, layers, k.author().Author)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -464,10 +468,10 @@ func TestLostIsBelievedOnlyWhenItIsTrue(t *testing.T) {
 	s := w.serve(nil)
 	lost := &withoutKey{CA: w.ca}
 	other := w.serve(func(c *Config) { c.CA = lost })
-	admin := w.operator("ann", store.RoleAdmin, s)
+	admin := w.operator("ann", access.RoleAdmin, s)
 	k := &keeper{w: w, admin: admin, wanted: map[string]string{}}
 	m := w.machine("m1", s)
-	a, err := m.join(t.Context(), w.token(store.Token{Node: "web1", Uses: 1}), "")
+	a, err := m.join(t.Context(), w.token(access.Token{Node: "web1", Uses: 1}), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -475,18 +479,18 @@ func TestLostIsBelievedOnlyWhenItIsTrue(t *testing.T) {
 	k.set("web::password", "web", 0, false)
 	forget := join.SealingRequest{Environment: "dev", Role: "web", Rotate: true, Lost: true}
 
-	_, err = w.operator("olga", store.RoleOperator, other).Sealing(t.Context(), forget)
+	_, err = w.operator("olga", access.RoleOperator, other).Sealing(t.Context(), forget)
 	want(t, err, join.NotAnAdmin)
 	_, err = admin.Sealing(t.Context(), forget)
 	want(t, err, join.NothingLost)
 	k.check("after refusals")
 
 	// Lost at one server only: the command asks each.
-	there := w.operator("bea", store.RoleAdmin, other)
+	there := w.operator("bea", access.RoleAdmin, other)
 	if err := there.LostAt(t.Context(), "dev", "web"); err != nil {
 		t.Errorf("lost at the only server: %v", err)
 	}
-	err = w.operator("cleo", store.RoleAdmin, other, s).LostAt(t.Context(), "dev", "web")
+	err = w.operator("cleo", access.RoleAdmin, other, s).LostAt(t.Context(), "dev", "web")
 	want(t, err, join.NothingLost)
 
 	// A key that is there and cannot be read is not lost.
@@ -500,9 +504,9 @@ func TestLostIsBelievedOnlyWhenItIsTrue(t *testing.T) {
 	k.check("after a key that cannot be read")
 
 	// Where it is true, the identities that can be decrypted stay.
-	recipients := func() store.Recipients {
+	recipients := func() targets.Recipients {
 		t.Helper()
-		r, err := w.st.Targets.Recipients(t.Context(), dev, "web")
+		r, err := targets.In(w.st).Recipients(t.Context(), dev, "web")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -523,13 +527,13 @@ func TestLostIsBelievedOnlyWhenItIsTrue(t *testing.T) {
 	}
 	both := now
 	both.Recipients = slices.Concat(now.Recipients, former.Recipients)
-	if err := w.st.Targets.PutRecipients(t.Context(), dev, "web", both, nil); err != nil {
+	if err := targets.In(w.st).PutRecipients(t.Context(), dev, "web", both, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := there.Sealing(t.Context(), forget); err != nil {
 		t.Fatal(err)
 	}
-	same := func(a, b store.Recipient) bool { return a.Recipient == b.Recipient }
+	same := func(a, b targets.Recipient) bool { return a.Recipient == b.Recipient }
 	if left := recipients().Recipients; len(left) != 3 || !slices.EqualFunc(left[1:], now.Recipients, same) {
 		t.Errorf("of %d recipients, two of them readable here, %d stay beside the new one", len(both.Recipients), len(left)-1)
 	}

@@ -5,29 +5,31 @@ import (
 	"testing"
 
 	"pulley/hieradata"
+	"pulley/internal/access"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/join"
 	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/secrets"
-	"pulley/internal/store"
 )
 
 // A stolen identity must read the secrets of its own role and environment only: serve gives no other, and etcd refuses
 // the recipients.
 func TestIdentitiesAreOfTheNodesRole(t *testing.T) {
 	w := newWorld(t, role("controller", 2), role("compute", 2))
-	var given []store.Identity
+	var given []access.Identity
 	s := w.serve(func(c *Config) {
-		c.OnSecrets = func(_ model.Ref, i store.Identity, _ string) { given = append(given, i) }
+		c.OnSecrets = func(_ model.Ref, i access.Identity, _ string) { given = append(given, i) }
 	})
-	ann := w.operator("ann", store.RoleOperator, s)
+	ann := w.operator("ann", access.RoleOperator, s)
 	seal := func(role string) string {
 		t.Helper()
 		a, err := ann.Sealing(t.Context(), join.SealingRequest{Environment: "dev", Role: role})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := pki.CheckRecipient(w.ca.Bundle(), []byte(a.Certificate), "dev", store.RecipientScope(role), a.Recipient); err != nil {
+		if err := pki.CheckRecipient(w.ca.Bundle(), []byte(a.Certificate), "dev", targets.RecipientScope(role), a.Recipient); err != nil {
 			t.Error(err)
 		}
 		text, err := secrets.Seal(a.Recipient, secrets.Place{Environment: "dev", Layer: hieradata.Environment, Key: "k"}, "of "+role)
@@ -39,7 +41,7 @@ func TestIdentitiesAreOfTheNodesRole(t *testing.T) {
 	of := map[string]string{"": seal(""), "controller": seal("controller"), "compute": seal("compute")}
 
 	m := w.machine("m1", s)
-	a, err := m.join(t.Context(), w.token(store.Token{Role: "controller", Uses: 1}), "")
+	a, err := m.join(t.Context(), w.token(access.Token{Role: "controller", Uses: 1}), "")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +63,7 @@ func TestIdentitiesAreOfTheNodesRole(t *testing.T) {
 	want(t, err, join.NotAnOperator)
 	_, err = node.Identities(t.Context(), join.Machine{ID: "m2"})
 	want(t, err, join.WrongMachine)
-	_, err = w.operator("vic", store.RoleViewer, s).Sealing(t.Context(), join.SealingRequest{Environment: "dev"})
+	_, err = w.operator("vic", access.RoleViewer, s).Sealing(t.Context(), join.SealingRequest{Environment: "dev"})
 	want(t, err, join.NotAnOperator)
 	_, err = ann.Identities(t.Context(), join.Machine{ID: "m1"})
 	want(t, err, join.WrongKind)
@@ -76,22 +78,22 @@ func TestIdentitiesAreOfTheNodesRole(t *testing.T) {
 	if err := i.Save(file); err != nil {
 		t.Fatal(err)
 	}
-	own, err := store.Open(store.Config{Endpoints: a.Endpoints, CACert: w.etcd.PKI.CA, Cert: file, Key: file})
+	own, err := etcd.Open(etcd.Config{Endpoints: a.Endpoints, CACert: w.etcd.PKI.CA, Cert: file, Key: file})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer own.Close()
-	if r, err := own.Targets.Recipients(t.Context(), model.Ref{Environment: "dev"}, "controller"); err == nil {
+	if r, err := targets.In(own).Recipients(t.Context(), model.Ref{Environment: "dev"}, "controller"); err == nil {
 		t.Errorf("etcd lets a node read %d recipients", len(r.Recipients))
 	}
 }
 
 // operator is a client of an operator with a certificate.
-func (w *world) operator(name string, as store.OperatorRole, servers ...*serve) *join.Client {
+func (w *world) operator(name string, as access.OperatorRole, servers ...*serve) *join.Client {
 	w.t.Helper()
 	m := w.machine("", servers...)
 	m.is = join.Machine{}
-	a, err := m.join(w.t.Context(), w.token(store.Token{Operator: name, As: as, Uses: 1}), "")
+	a, err := m.join(w.t.Context(), w.token(access.Token{Operator: name, As: as, Uses: 1}), "")
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -17,12 +17,13 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"pulley/internal/access"
+	"pulley/internal/etcd"
 	"pulley/internal/join"
 	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/secrets"
 	"pulley/internal/stablehash"
-	"pulley/internal/store"
 )
 
 // Lifetimes of certificates.
@@ -53,9 +54,9 @@ type CA interface {
 
 // Config is the environment of a Server. New nodes and operators get Endpoints and Prefix.
 type Config struct {
-	Store        *store.Store // of a user that may create users
+	DB           *etcd.DB // of a user that may create users
 	CA           CA
-	Left         store.RecordLeft      // what becomes of the machine record of a node that leaves
+	Left         access.RecordLeft     // what becomes of the machine record of a node that leaves
 	Now          func() time.Time      // time.Now when nil
 	Log          *slog.Logger          // discarded when nil
 	Endpoints    []string              // of etcd, as nodes and operators reach it
@@ -66,11 +67,11 @@ type Config struct {
 	Puppet string
 
 	// OnFirstBoot gets each first boot that has finished or failed at a step. It must not block.
-	OnFirstBoot func(model.Ref, store.FirstBoot)
+	OnFirstBoot func(model.Ref, access.FirstBoot)
 	// OnDuplicate gets each machine that requests another machine's name. It must not block.
-	OnDuplicate func(model.Ref, string, store.Duplicate)
+	OnDuplicate func(model.Ref, string, access.Duplicate)
 	// OnSecrets gets each machine that joined and can decrypt secrets from then on, and its address. It must not block.
-	OnSecrets func(model.Ref, store.Identity, string)
+	OnSecrets func(model.Ref, access.Identity, string)
 }
 
 // Server answers requests to join, renew, register, leave and report progress. Several may work on one etcd.
@@ -82,8 +83,8 @@ type Server struct {
 	claims  claims
 	roles   sharedRoles
 	issuer  issuer
-	caTime  time.Duration                     // of Puppet's CA for all requests of one answer
-	boots   cache[map[string]store.FirstBoot] // by key
+	caTime  time.Duration                      // of Puppet's CA for all requests of one answer
+	boots   cache[map[string]access.FirstBoot] // by key
 	names   cache[names]
 	pending map[model.Ref]map[string]model.Host // entries of the host list that are being written; names.mu guards it
 	joined  cache[map[string]bool]              // first boots that hold a name, by key
@@ -101,20 +102,20 @@ func New(c Config) *Server {
 	m := newMetrics(c.Metrics)
 	d := &Server{
 		Config: c, metrics: m, gate: newGate(c.Now, c.Log, m), tokens: newStripes(),
-		claims: claims{store: c.Store, now: c.Now, roles: map[string]*roleClaims{}},
-		roles:  sharedRoles{store: c.Store, now: c.Now, checked: map[string]time.Time{}}, issuer: issuer{c}, caTime: caTime,
+		claims: claims{db: c.DB, now: c.Now, roles: map[string]*roleClaims{}},
+		roles:  sharedRoles{db: c.DB, now: c.Now, checked: map[string]time.Time{}}, issuer: issuer{c}, caTime: caTime,
 	}
-	d.boots = newCache(c.Now, func(ctx context.Context, ref model.Ref) (map[string]store.FirstBoot, error) {
-		all, _, err := c.Store.FirstBoots.List(ctx, ref)
+	d.boots = newCache(c.Now, func(ctx context.Context, ref model.Ref) (map[string]access.FirstBoot, error) {
+		all, _, err := access.FirstBootsIn(c.DB).List(ctx, ref)
 		return all, err
 	})
 	d.names, d.pending = newCache(c.Now, d.readNames), map[model.Ref]map[string]model.Host{}
 	d.joined = newCache(c.Now, func(ctx context.Context, ref model.Ref) (map[string]bool, error) {
-		all, _, err := c.Store.Identities.List(ctx, ref)
+		all, _, err := access.IdentitiesIn(c.DB).List(ctx, ref)
 		machines := map[string]bool{}
 		for _, i := range all {
 			if i.Live() {
-				machines[store.BootKey(i.Machine, i.FirstBoot)] = true
+				machines[access.BootKey(i.Machine, i.FirstBoot)] = true
 			}
 		}
 		return machines, err
@@ -147,7 +148,7 @@ func (d *Server) Handler() http.Handler {
 // would conflict again.
 func retry(ctx context.Context, try func(attempt int) error) error {
 	for attempt := range maxAttempts {
-		if err := try(attempt); !errors.Is(err, store.ErrConflict) {
+		if err := try(attempt); !errors.Is(err, etcd.ErrConflict) {
 			return err
 		}
 		timer := time.NewTimer(rand.N(min(firstPause<<min(attempt, 10), longestPause)) + time.Millisecond)

@@ -7,10 +7,11 @@ import (
 	"time"
 
 	"pulley/environments/settings"
+	"pulley/internal/access"
 	"pulley/internal/fleet"
 	"pulley/internal/join"
 	"pulley/internal/model"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 	"pulley/internal/where"
 )
 
@@ -42,7 +43,7 @@ func (d *Server) turn(ctx context.Context, c *caller) (any, error) {
 	if err := d.sameMachine(ctx, c, who, m); err != nil {
 		return nil, err
 	}
-	spec, _, err := d.Store.Environments.Spec(ctx, who.ref)
+	spec, _, err := specs.In(d.DB).Spec(ctx, who.ref)
 	if err != nil {
 		return nil, err
 	}
@@ -64,8 +65,8 @@ func (d *Server) turn(ctx context.Context, c *caller) (any, error) {
 // ask judges a request, and writes the result. Most requests need no reading of the whole queue: thousands of machines may wait. A
 // machine begins only on a fresh one. Whatever first boot a node names, its record is that of the one that joined: each has its own turns.
 func (d *Server) ask(ctx context.Context, c *caller, who certified, m join.Machine, q queue) (answer join.TurnAnswer, err error) {
-	boots, ref := d.Store.FirstBoots, who.ref
-	own := &store.FirstBoot{Machine: m.ID, ID: who.identity.FirstBoot, Hostname: m.Hostname, Node: who.identity.Node, Role: who.identity.Role, Step: "turn", State: store.BootStarted, Started: q.now, Since: q.now, Joined: true}
+	boots, ref := access.FirstBootsIn(d.DB), who.ref
+	own := &access.FirstBoot{Machine: m.ID, ID: who.identity.FirstBoot, Hostname: m.Hostname, Node: who.identity.Node, Role: who.identity.Role, Step: "turn", State: access.BootStarted, Started: q.now, Since: q.now, Joined: true}
 	known, revision, err := boots.Get(ctx, ref, own.Key())
 	if err == nil {
 		err = d.ownBoot(ctx, ref, own.Node, known)
@@ -77,9 +78,9 @@ func (d *Server) ask(ctx context.Context, c *caller, who certified, m join.Machi
 		own = known
 	}
 	var turns int64
-	var next store.FirstBoot
+	var next access.FirstBoot
 	var refused error
-	judge := func(all map[string]store.FirstBoot) {
+	judge := func(all map[string]access.FirstBoot) {
 		q.boots = all
 		answer, next, refused = q.judge(*own)
 	}
@@ -107,17 +108,17 @@ func (d *Server) ask(ctx context.Context, c *caller, who certified, m join.Machi
 			return answer, err
 		}
 	}
-	d.boots.change(ref, func(all map[string]store.FirstBoot) { all[next.Key()] = next })
+	d.boots.change(ref, func(all map[string]access.FirstBoot) { all[next.Key()] = next })
 	return answer, nil
 }
 
 // ownBoot refuses the record of a first boot that is another live node's.
-func (d *Server) ownBoot(ctx context.Context, ref model.Ref, node string, b *store.FirstBoot) error {
+func (d *Server) ownBoot(ctx context.Context, ref model.Ref, node string, b *access.FirstBoot) error {
 	if b == nil || b.Node == "" || b.Node == node {
 		return nil
 	}
-	other, _, err := d.Store.Identities.Get(ctx, ref, b.Node)
-	if err == nil && other.Live() && store.BootKey(other.Machine, other.FirstBoot) == b.Key() {
+	other, _, err := access.IdentitiesIn(d.DB).Get(ctx, ref, b.Node)
+	if err == nil && other.Live() && access.BootKey(other.Machine, other.FirstBoot) == b.Key() {
 		return no(join.WrongMachine, join.Params{Node: b.Node, Machine: begin(b.Machine), Sender: b.Machine})
 	}
 	return err
@@ -127,13 +128,13 @@ func (d *Server) ownBoot(ctx context.Context, ref model.Ref, node string, b *sto
 type queue struct {
 	settings settings.PuppetProvision
 	selected bool // by the expression of the settings
-	shared   store.Provisioning
-	boots    map[string]store.FirstBoot // of all machines of the environment
+	shared   access.Provisioning
+	boots    map[string]access.FirstBoot // of all machines of the environment
 	now      time.Time
 }
 
 // judge decides whether a machine may begin, in the order of the first requests. next is its record with the decision.
-func (q queue) judge(own store.FirstBoot) (a join.TurnAnswer, next store.FirstBoot, err error) {
+func (q queue) judge(own access.FirstBoot) (a join.TurnAnswer, next access.FirstBoot, err error) {
 	next = own
 	next.Heard, next.Again = q.now, q.now
 	if !own.Finished.IsZero() || own.HasTurn(q.now) { // an operator repeats steps, or the machine resumes
@@ -184,10 +185,10 @@ func (d *Server) selects(ctx context.Context, who certified, text string) (bool,
 		return false, err
 	}
 	node := who.identity.Node
-	state, err := d.Store.Fleet.OneAsReported(ctx, who.ref, node) // a node must not cause a read of the fleet
+	state, err := fleet.In(d.DB).OneAsReported(ctx, who.ref, node) // a node must not cause a read of the fleet
 	if err != nil {
 		return false, err
 	}
-	sel, _, err := fleet.Narrow(ctx, d.Store, who.ref, state, fleet.Selection{Nodes: []string{node}, Where: expression}, d.Now())
+	sel, _, err := fleet.Narrow(ctx, d.DB, who.ref, state, fleet.Selection{Nodes: []string{node}, Where: expression}, d.Now())
 	return err == nil && sel.Has(who.identity.Role, node), err
 }

@@ -14,9 +14,12 @@ import (
 
 	"pulley/environments"
 	"pulley/environments/settings"
+	"pulley/internal/access"
+	"pulley/internal/etcd"
 	"pulley/internal/join"
+	"pulley/internal/machines/records"
 	"pulley/internal/model"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -24,14 +27,14 @@ import (
 func provisioned(t *testing.T, p settings.PuppetProvision) *world {
 	t.Helper()
 	w := newWorld(t, environments.Role{Name: "compute", Cardinality: 50}, environments.Role{Name: "controller", Cardinality: 50})
-	spec, revision, err := w.st.Environments.Spec(t.Context(), dev)
+	spec, revision, err := specs.In(w.st).Spec(t.Context(), dev)
 	if err != nil {
 		t.Fatal(err)
 	}
 	spec.DataLayers = []string{"node", "role", "region", "environment", "common"}
 	spec.Roles[0].Attributes = map[string]string{"region": "eu"}
 	spec.Puppet = settings.PuppetSettings{Servers: map[string]settings.PuppetServer{"eu1": {Address: "10.0.0.1"}}, Provision: p}
-	if err := w.st.Environments.PutSpec(t.Context(), spec, revision); err != nil {
+	if err := specs.In(w.st).PutSpec(t.Context(), spec, revision); err != nil {
 		t.Fatal(err)
 	}
 	return w
@@ -42,7 +45,7 @@ func (w *world) member(role string, n int, servers ...*serve) machine {
 	w.t.Helper()
 	m := w.machine(fmt.Sprintf("%s%032d", role, n)[:32], servers...)
 	m.is.ID = fmt.Sprintf("%032d", n)
-	a, err := m.join(w.t.Context(), w.token(store.Token{}), fmt.Sprintf("%s%d", role, n))
+	a, err := m.join(w.t.Context(), w.token(access.Token{}), fmt.Sprintf("%s%d", role, n))
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -96,7 +99,7 @@ func TestTurnsAreBoundedAndInOrder(t *testing.T) {
 			})
 		}
 		asked.Wait()
-		boots, _, err := w.st.FirstBoots.List(t.Context(), dev)
+		boots, _, err := access.FirstBootsIn(w.st).List(t.Context(), dev)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -172,11 +175,11 @@ func TestTurnOfFailedMachine(t *testing.T) {
 	if !errors.As(err, &refused) || refused.Reason != join.TurnsUsedUp || refused.Params.Used != maxTurns {
 		t.Errorf("turn %d: %v", maxTurns+1, err)
 	}
-	boots, _, err := w.st.FirstBoots.List(t.Context(), dev)
-	if b := boots[bad.is.ID]; err != nil || b.State != store.BootFailed || !b.Finished.IsZero() {
+	boots, _, err := access.FirstBootsIn(w.st).List(t.Context(), dev)
+	if b := boots[bad.is.ID]; err != nil || b.State != access.BootFailed || !b.Finished.IsZero() {
 		t.Errorf("the failed machine is hidden: %+v, %v", b, err)
 	}
-	if _, err := w.st.Joins.Unlock(t.Context(), dev, "compute1", store.Revoked{By: "ann", Why: "repaired"}); err != nil {
+	if _, err := access.JoinsIn(w.st).Unlock(t.Context(), dev, "compute1", access.Revoked{By: "ann", Why: "repaired"}); err != nil {
 		t.Fatal(err)
 	}
 	if !ask(bad).Granted {
@@ -199,15 +202,15 @@ func TestWaitForServerReturnsTurn(t *testing.T) {
 		}
 		return a
 	}
-	report := func(step string, state store.BootState, problem model.Prose) {
+	report := func(step string, state access.BootState, problem model.Prose) {
 		t.Helper()
 		if err := waits.Progress(t.Context(), "", join.Progress{Machine: waits.is.ID, Step: step, State: string(state), Error: problem}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	own := func() store.FirstBoot {
+	own := func() access.FirstBoot {
 		t.Helper()
-		b, _, err := w.st.FirstBoots.Get(t.Context(), dev, waits.is.ID)
+		b, _, err := access.FirstBootsIn(w.st).Get(t.Context(), dev, waits.is.ID)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -216,11 +219,11 @@ func TestWaitForServerReturnsTurn(t *testing.T) {
 	if !ask(waits).Granted || ask(other).Granted {
 		t.Fatal("two machines have the only turn, or none")
 	}
-	report("turn", store.BootStarted, "the answer was lost")
+	report("turn", access.BootStarted, "the answer was lost")
 	if ask(other).Granted {
 		t.Error("a lost answer costs a machine its turn")
 	}
-	report("certificate", store.BootStarted, "the CA is away")
+	report("certificate", access.BootStarted, "the CA is away")
 	if a := ask(waits); a.Granted || a.Before != 1 {
 		t.Errorf("a machine that waits for the CA asks again before the one that waited for it: %+v", a)
 	}
@@ -235,14 +238,14 @@ func TestWaitForServerReturnsTurn(t *testing.T) {
 		if !ask(waits).Granted {
 			t.Fatal("the only machine waits for its turn")
 		}
-		report("certificate", store.BootStarted, "the CA is away")
+		report("certificate", access.BootStarted, "the CA is away")
 	}
-	report("certificate", store.BootFailed, "the CA is away") // the end of the step, in a wait
+	report("certificate", access.BootFailed, "the CA is away") // the end of the step, in a wait
 	if b := own(); b.Turns != 0 {
 		t.Errorf("the outage used up %d turns", b.Turns)
 	}
 	ask(waits)
-	report("first-run", store.BootFailed, "the run did not succeed")
+	report("first-run", access.BootFailed, "the run did not succeed")
 	if b := own(); b.Turns != 1 {
 		t.Errorf("a run that failed counts %d turns", b.Turns)
 	}
@@ -288,7 +291,7 @@ func TestHangingMachineBlocksNoTurn(t *testing.T) {
 	if after := until("first-run", time.Hour+time.Minute); after < 59*time.Minute {
 		t.Errorf("the machine lost its turn after %s", after)
 	}
-	if boots, _, err := w.st.FirstBoots.List(t.Context(), dev); err != nil || boots[bad.is.ID].HasTurn(time.Now().Add(ahead)) || boots[bad.is.ID].Turns != 1 {
+	if boots, _, err := access.FirstBootsIn(w.st).List(t.Context(), dev); err != nil || boots[bad.is.ID].HasTurn(time.Now().Add(ahead)) || boots[bad.is.ID].Turns != 1 {
 		t.Errorf("the turn that ended: %+v, %v", boots[bad.is.ID], err)
 	}
 	good.says(t, "done", true)
@@ -303,18 +306,18 @@ func TestHangingMachineBlocksNoTurn(t *testing.T) {
 }
 
 // waiting stores first boots of machines that wait for their turn.
-func waiting(t testing.TB, st *store.Store, count int) {
+func waiting(t testing.TB, st *etcd.DB, count int) {
 	t.Helper()
 	now := time.Now().UTC()
 	var all sync.WaitGroup
 	for first := range 16 {
 		all.Go(func() {
 			for n := first; n < count; n += 16 {
-				b := store.FirstBoot{
+				b := access.FirstBoot{
 					Machine: fmt.Sprintf("%032d", n), Hostname: fmt.Sprintf("compute%d.example.com", n), Node: fmt.Sprintf("compute%d", n), Role: "compute", Step: "turn",
-					State: store.BootStarted, Started: now, Since: now, Heard: now, Asked: now.Add(-time.Minute), Again: now, Token: "0123456789", Joined: true,
+					State: access.BootStarted, Started: now, Since: now, Heard: now, Asked: now.Add(-time.Minute), Again: now, Token: "0123456789", Joined: true,
 				}
-				if err := st.FirstBoots.Put(t.Context(), dev, b, 0); err != nil {
+				if err := access.FirstBootsIn(st).Put(t.Context(), dev, b, 0); err != nil {
 					t.Error(err)
 					return
 				}
@@ -325,19 +328,19 @@ func waiting(t testing.TB, st *store.Store, count int) {
 }
 
 // asks returns a request of one of many machines, which has its turn or waits.
-func asks(t testing.TB, st *store.Store, turn bool) func(testing.TB) {
+func asks(t testing.TB, st *etcd.DB, turn bool) func(testing.TB) {
 	t.Helper()
 	now := time.Now().UTC()
-	b := store.FirstBoot{Machine: "own", Node: "own1", Role: "compute", Step: "turn", State: store.BootStarted, Started: now, Since: now, Heard: now, Asked: now, Again: now, Joined: true}
+	b := access.FirstBoot{Machine: "own", Node: "own1", Role: "compute", Step: "turn", State: access.BootStarted, Started: now, Since: now, Heard: now, Asked: now, Again: now, Joined: true}
 	if turn {
 		b.Machine, b.Asked, b.Turn, b.Until, b.Turns = "own turn", time.Time{}, now, now.Add(time.Hour), 1
 	}
-	if err := st.FirstBoots.Put(t.Context(), dev, b, 0); err != nil {
+	if err := access.FirstBootsIn(st).Put(t.Context(), dev, b, 0); err != nil {
 		t.Fatal(err)
 	}
-	d := New(Config{Store: st})
+	d := New(Config{DB: st})
 	return func(t testing.TB) {
-		a, err := d.ask(t.Context(), &caller{}, certified{ref: dev, identity: &store.Identity{Node: b.Node, Role: b.Role}}, join.Machine{ID: b.Machine}, queue{selected: true, now: d.Now().UTC()})
+		a, err := d.ask(t.Context(), &caller{}, certified{ref: dev, identity: &access.Identity{Node: b.Node, Role: b.Role}}, join.Machine{ID: b.Machine}, queue{selected: true, now: d.Now().UTC()})
 		if err != nil || a.Granted != turn {
 			t.Fatalf("%+v, %v", a, err)
 		}
@@ -363,7 +366,7 @@ func TestTurnRequestsDoNotReadTheQueue(t *testing.T) {
 		return bytes
 	}
 	before := sent()
-	if _, _, err := st.FirstBoots.List(t.Context(), dev); err != nil {
+	if _, _, err := access.FirstBootsIn(st).List(t.Context(), dev); err != nil {
 		t.Fatal(err)
 	}
 	all := sent() - before
@@ -399,7 +402,7 @@ func BenchmarkTurnOfThreeThousand(b *testing.B) {
 	}
 	b.Run("list", func(b *testing.B) {
 		for b.Loop() {
-			if _, _, err := st.FirstBoots.List(b.Context(), dev); err != nil {
+			if _, _, err := access.FirstBootsIn(st).List(b.Context(), dev); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -424,13 +427,13 @@ func TestTurnsFollowTheOperator(t *testing.T) {
 	if a := ask(other); a.Granted || a.Wait != join.WaitFiltered {
 		t.Errorf("a machine that the expression does not select: %+v", a)
 	}
-	if _, err := w.st.FirstBoots.Pause(t.Context(), dev, &store.Revoked{By: "ann", Why: "the servers move"}); err != nil {
+	if _, err := access.FirstBootsIn(w.st).Pause(t.Context(), dev, &access.Revoked{By: "ann", Why: "the servers move"}); err != nil {
 		t.Fatal(err)
 	}
 	if a := ask(one); a.Granted || a.Wait != join.WaitPaused || a.By != "ann" || a.Why != "the servers move" {
 		t.Errorf("while it is paused: %+v", a)
 	}
-	if was, err := w.st.FirstBoots.Pause(t.Context(), dev, nil); err != nil || was == nil || was.By != "ann" {
+	if was, err := access.FirstBootsIn(w.st).Pause(t.Context(), dev, nil); err != nil || was == nil || was.By != "ann" {
 		t.Fatalf("it ended the pause %+v: %v", was, err)
 	}
 	if a := ask(one); !a.Granted {
@@ -442,15 +445,15 @@ func TestTurnsFollowTheOperator(t *testing.T) {
 	if ahead = time.Minute; !ask(two).Granted {
 		t.Error("after sleeptime, the second machine has no turn")
 	}
-	if ahead += store.StandsStill; ask(other).Granted {
+	if ahead += access.StandsStill; ask(other).Granted {
 		t.Error("silence of others opens the filter")
 	}
-	boots, _, err := w.st.FirstBoots.List(t.Context(), dev)
+	boots, _, err := access.FirstBootsIn(w.st).List(t.Context(), dev)
 	if b := boots[one.is.ID]; err != nil || b.HasTurn(time.Now().Add(ahead)) {
 		t.Errorf("a silent machine keeps its turn: %+v, %v", b, err)
 	}
 	one.says(t, "started", false)
-	boots, _, err = w.st.FirstBoots.List(t.Context(), dev)
+	boots, _, err = access.FirstBootsIn(w.st).List(t.Context(), dev)
 	if b := boots[one.is.ID]; err != nil || b.HasTurn(time.Now().Add(ahead)) {
 		t.Errorf("a machine that was silent has its turn again without asking: %+v, %v", b, err)
 	}
@@ -484,9 +487,9 @@ func TestInventedFirstBootsHaveOneTurn(t *testing.T) {
 			t.Errorf("another machine waits: %+v, %v", a, err)
 		}
 	}
-	records := func(want int) {
+	recorded := func(want int) {
 		t.Helper()
-		all, _, err := w.st.FirstBoots.List(t.Context(), dev)
+		all, _, err := access.FirstBootsIn(w.st).List(t.Context(), dev)
 		got := 0
 		for _, b := range all {
 			if b.Node == "compute1" {
@@ -498,18 +501,18 @@ func TestInventedFirstBootsHaveOneTurn(t *testing.T) {
 		}
 	}
 	invent()
-	records(1)
+	recorded(1)
 	granted(good)
-	if _, err := w.st.Joins.Unlock(t.Context(), dev, "compute1", store.Revoked{By: "ann", Why: "repaired"}); err != nil {
+	if _, err := access.JoinsIn(w.st).Unlock(t.Context(), dev, "compute1", access.Revoked{By: "ann", Why: "repaired"}); err != nil {
 		t.Fatal(err)
 	}
 	invent()
-	records(1)
+	recorded(1)
 	granted(other)
-	if err := w.st.Joins.RemoveNode(t.Context(), dev, "compute1", store.Removal{At: time.Now(), By: "ann"}, store.LeftRecord); err != nil {
+	if err := access.JoinsIn(w.st).RemoveNode(t.Context(), dev, "compute1", access.Removal{At: time.Now(), By: "ann"}, records.Left); err != nil {
 		t.Fatal(err)
 	}
-	records(0)
+	recorded(0)
 }
 
 // A node must not write into the record of another one, whose machine has the same machine id.
@@ -518,17 +521,17 @@ func TestNodeWritesNoFirstBootOfAnother(t *testing.T) {
 	w := provisioned(t, settings.PuppetProvision{})
 	s := w.serve(nil)
 	one := w.member("compute", 1, s)
-	if err := w.st.FirstBoots.Put(t.Context(), dev, store.FirstBoot{Machine: "same", Node: "compute2", Step: "turn", State: store.BootStarted, Heard: time.Now(), Joined: true}, 0); err != nil {
+	if err := access.FirstBootsIn(w.st).Put(t.Context(), dev, access.FirstBoot{Machine: "same", Node: "compute2", Step: "turn", State: access.BootStarted, Heard: time.Now(), Joined: true}, 0); err != nil {
 		t.Fatal(err)
 	}
-	own, revision, err := w.st.Identities.Get(t.Context(), dev, "compute1")
+	own, revision, err := access.IdentitiesIn(w.st).Get(t.Context(), dev, "compute1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	own.Machine = "same"
 	if err := errors.Join(
-		w.st.Identities.Put(t.Context(), dev, *own, revision),
-		w.st.Identities.Put(t.Context(), dev, store.Identity{Node: "compute2", Role: "compute", Machine: "same", User: "another"}, 0),
+		access.IdentitiesIn(w.st).Put(t.Context(), dev, *own, revision),
+		access.IdentitiesIn(w.st).Put(t.Context(), dev, access.Identity{Node: "compute2", Role: "compute", Machine: "same", User: "another"}, 0),
 	); err != nil {
 		t.Fatal(err)
 	}
@@ -536,7 +539,7 @@ func TestNodeWritesNoFirstBootOfAnother(t *testing.T) {
 	_, err = one.Turn(t.Context(), one.is)
 	want(t, err, join.WrongMachine)
 	want(t, one.Progress(t.Context(), "", join.Progress{Machine: "same", Step: "turn", State: "started"}), join.WrongMachine)
-	if b, _, err := w.st.FirstBoots.Get(t.Context(), dev, "same"); err != nil || b.Node != "compute2" || !b.Turn.IsZero() {
+	if b, _, err := access.FirstBootsIn(w.st).Get(t.Context(), dev, "same"); err != nil || b.Node != "compute2" || !b.Turn.IsZero() {
 		t.Errorf("the record is now %+v, %v", b, err)
 	}
 }

@@ -17,10 +17,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"pulley/environments"
+	"pulley/internal/access"
+	"pulley/internal/etcd"
 	"pulley/internal/join"
+	"pulley/internal/machines/records"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 	"pulley/internal/testbed/etcdtest"
 	"pulley/internal/testbed/observe"
 )
@@ -31,14 +34,14 @@ var dev = model.Ref{Environment: "dev"}
 type world struct {
 	t    *testing.T
 	etcd *etcdtest.Auth
-	st   *store.Store
+	st   *etcd.DB
 	ca   *pki.CA
 }
 
 // destroy destroys an environment.
 func (w *world) destroy(ref model.Ref) {
 	w.t.Helper()
-	a, err := w.st.Machines.BeginApply(w.t.Context(), ref, "ann")
+	a, err := records.In(w.st).BeginApply(w.t.Context(), ref, "ann")
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -65,7 +68,7 @@ func newWorld(t *testing.T, roles ...environments.Role) *world {
 	etcd := etcdtest.StartAuth(t, etcdtest.AuthOptions{Trusted: ca.Bundle()})
 	w := &world{t, etcd, etcd.Admin(), ca}
 	for _, name := range []string{"dev", "prod"} {
-		if err := w.st.Environments.PutSpec(t.Context(), &environments.Environment{Name: name, Roles: roles}, 0); err != nil {
+		if err := specs.In(w.st).PutSpec(t.Context(), &environments.Environment{Name: name, Roles: roles}, 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -76,8 +79,8 @@ func (w *world) serve(change func(*Config)) *serve {
 	w.t.Helper()
 	s := &serve{log: &observe.Log{}, counters: prometheus.NewRegistry()}
 	c := Config{
-		Left:  store.LeftRecord,
-		Store: w.etcd.Admin(), CA: w.ca, Log: s.log.Logger(), Metrics: s.counters,
+		Left: records.Left,
+		DB:   w.etcd.Admin(), CA: w.ca, Log: s.log.Logger(), Metrics: s.counters,
 		Endpoints: []string{w.etcd.Endpoint},
 	}
 	if change != nil {
@@ -164,7 +167,7 @@ func (w *world) joined(m machine, a join.Answer, servers ...*serve) machine {
 	return machine{w.client(t, servers...), m.key, m.is}
 }
 
-func (w *world) token(t store.Token) string {
+func (w *world) token(t access.Token) string {
 	w.t.Helper()
 	if t.Environment == "" && t.Operator == "" {
 		t.Environment = "dev"
@@ -175,7 +178,7 @@ func (w *world) token(t store.Token) string {
 	if t.Expires.IsZero() {
 		t.Expires = t.Created.Add(time.Hour)
 	}
-	text, _, err := w.st.Tokens.Create(w.t.Context(), t)
+	text, _, err := access.TokensIn(w.st).Create(w.t.Context(), t)
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -9,10 +9,12 @@ import (
 	"fmt"
 	"time"
 
+	"pulley/internal/access"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 )
 
 // Lifetimes of a token.
@@ -31,8 +33,8 @@ type Request struct {
 	Role     string
 	RoleIs   string // the role that Node must have; "" is any
 	Operator string
-	As       store.OperatorRole // of the operator
-	Uses     int                // 0 is unlimited
+	As       access.OperatorRole // of the operator
+	Uses     int                 // 0 is unlimited
 	Lifetime time.Duration
 	By, Why  string
 }
@@ -60,12 +62,12 @@ func (r Request) Check() error {
 	if r.As == "" {
 		return fmt.Errorf("missing the role of %s: give --as viewer, operator or admin", r.Operator)
 	}
-	_, err := store.ParseOperatorRole(string(r.As))
+	_, err := access.ParseOperatorRole(string(r.As))
 	return err
 }
 
 // Create creates a token and returns its text, which is not stored. A token that no machine could use is an error.
-func Create(ctx context.Context, s *store.Store, r Request, now time.Time) (text string, t store.Token, err error) {
+func Create(ctx context.Context, s *etcd.DB, r Request, now time.Time) (text string, t access.Token, err error) {
 	if err := r.Check(); err != nil {
 		return "", t, err
 	}
@@ -73,22 +75,22 @@ func Create(ctx context.Context, s *store.Store, r Request, now time.Time) (text
 		if err := r.checkNodes(ctx, s); err != nil {
 			return "", t, err
 		}
-		t = store.Token{Environment: r.Ref.String(), Role: r.Role, Node: r.Node}
+		t = access.Token{Environment: r.Ref.String(), Role: r.Role, Node: r.Node}
 	}
 	t.Operator, t.As, t.Uses, t.By, t.Why = r.Operator, r.As, r.Uses, r.By, model.Prose(r.Why)
 	t.Created = now.UTC().Truncate(time.Second)
 	t.Expires = t.Created.Add(r.Lifetime)
 	for attempt := 1; ; attempt++ {
-		text, created, err := s.Tokens.Create(ctx, t)
-		if !errors.Is(err, store.ErrConflict) || attempt == maxAttempts {
+		text, created, err := access.TokensIn(s).Create(ctx, t)
+		if !errors.Is(err, etcd.ErrConflict) || attempt == maxAttempts {
 			return text, created, err
 		}
 	}
 }
 
 // checkNodes checks the node or role against the environment.
-func (r Request) checkNodes(ctx context.Context, s *store.Store) error {
-	e, err := fleet.FindEnvironment(ctx, s.Environments, r.Ref)
+func (r Request) checkNodes(ctx context.Context, s *etcd.DB) error {
+	e, err := fleet.FindEnvironment(ctx, specs.In(s), r.Ref)
 	if err != nil {
 		return err
 	}
@@ -98,7 +100,7 @@ func (r Request) checkNodes(ctx context.Context, s *store.Store) error {
 	if r.Node == "" {
 		return nil
 	}
-	hosts, err := s.Fleet.Hosts(ctx, r.Ref)
+	hosts, err := fleet.In(s).Hosts(ctx, r.Ref)
 	if err != nil {
 		return err
 	}
@@ -131,7 +133,7 @@ const (
 )
 
 // StateOf returns a token's state.
-func StateOf(t store.Token, now time.Time) State {
+func StateOf(t access.Token, now time.Time) State {
 	switch {
 	case t.Revoked != nil:
 		return Revoked
@@ -144,7 +146,7 @@ func StateOf(t store.Token, now time.Time) State {
 }
 
 // Scope renders the scope of a token.
-func Scope(t store.Token) string {
+func Scope(t access.Token) string {
 	switch {
 	case t.Operator != "":
 		return "operator " + t.Operator + " as " + string(t.As)

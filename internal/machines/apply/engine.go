@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"pulley/internal/fleet"
 	"pulley/internal/machines"
 	"pulley/internal/machines/plan"
 	"pulley/internal/stablehash"
@@ -238,7 +239,7 @@ func gap(key string, tries int) time.Duration {
 
 // final reports whether a retry would fail as well.
 func final(err error) bool {
-	for _, end := range []error{machines.ErrQuota, machines.ErrRefused, machines.ErrLost, machines.ErrChanged, machines.ErrDestroying, machines.ErrNotListed, machines.ErrTokenTaken} {
+	for _, end := range []error{machines.ErrQuota, machines.ErrRefused, machines.ErrLost, machines.ErrChanged, machines.ErrDestroying, fleet.ErrNotListed, machines.ErrTokenTaken} {
 		if errors.Is(err, end) {
 			return true
 		}

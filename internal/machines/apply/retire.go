@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"pulley/internal/fleet"
 	"pulley/internal/machines"
 	"pulley/internal/machines/plan"
 	"pulley/internal/machines/render"
@@ -259,7 +260,7 @@ func requestRetirement(j *job) error {
 		}
 	}
 	err = j.request(model.Request{ID: r.Ask, Do: model.RequestRetire, Why: model.Prose(render.Reasons(j.step.Reasons))})
-	if errors.Is(err, machines.ErrNotListed) { // an operator removed it
+	if errors.Is(err, fleet.ErrNotListed) { // an operator removed it
 		return nil
 	}
 	if err != nil {

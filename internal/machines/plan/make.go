@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/fleet"
 	"pulley/internal/machines"
 	"pulley/internal/model"
 )
@@ -44,7 +45,7 @@ func Make(want *environments.Environment, w machines.World, o Options) Plan {
 	return Plan{
 		Format: format, Fleet: want.Ref(), Driver: p.driver, At: w.Now, Spec: want, Revision: w.OldRevision,
 		Steps: p.steps, Changes: environments.Diff(w.Old, want), Changed: !o.Destroy && !SameSpec(w.Old, want),
-		Healthy: !o.Destroy && machines.Judge(want, w.Hosts, w.Views).Healthy, Destroys: o.Destroy, Reacting: p.reacting(),
+		Healthy: !o.Destroy && fleet.Judge(want, w.Hosts, w.Views).Healthy, Destroys: o.Destroy, Reacting: p.reacting(),
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/fleet"
 	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
@@ -184,7 +185,7 @@ func TestHealthNamesLackingNodes(t *testing.T) {
 	}
 	w.silence("compute2")
 	w.Hosts["compute3"], w.Views["compute3"] = model.Host{}, model.View{State: model.Pending}
-	h := machines.Judge(e, w.Hosts, w.Views)
+	h := fleet.Judge(e, w.Hosts, w.Views)
 	want := "degraded: compute 2 of 8 converged (compute2 silent, compute3 pending, compute4 not registered, compute5 not registered, and 2 more)"
 	if got := h.Sentence(); h.Healthy || got != want {
 		t.Errorf("health: %s", got)
@@ -197,7 +198,7 @@ func TestHealthNamesLackingNodes(t *testing.T) {
 	}
 	// Puppet's own daemon runs instead of the agent: nothing lacks there.
 	w.Views["compute2"] = model.View{State: model.Held, Cause: model.Cause{Reason: model.ReasonDaemon}}
-	if h := machines.Judge(e, w.Hosts, w.Views); !h.Healthy || h.Sentence() != "healthy" {
+	if h := fleet.Judge(e, w.Hosts, w.Views); !h.Healthy || h.Sentence() != "healthy" {
 		t.Errorf("health: %s", h.Sentence())
 	}
 }

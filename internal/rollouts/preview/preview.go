@@ -13,11 +13,12 @@ import (
 	"time"
 
 	"pulley/hieradata"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/release"
 	"pulley/internal/release/choice"
-	"pulley/internal/store"
 )
 
 // Query selects a candidate and the nodes that show it.
@@ -52,7 +53,7 @@ const (
 
 // Run orders a preview and waits for the answers. It withdraws the orders before it returns. It returns the page also if
 // nodes did not answer in time. notes are about the selection, for the user.
-func Run(ctx context.Context, s *store.Store, ref model.Ref, q Query, now func() time.Time, progress func(Progress)) (page Page, notes []string, err error) {
+func Run(ctx context.Context, s *etcd.DB, ref model.Ref, q Query, now func() time.Time, progress func(Progress)) (page Page, notes []string, err error) {
 	target, err := candidate(ctx, s, ref, q)
 	if err != nil {
 		return page, nil, err
@@ -80,7 +81,7 @@ func Run(ctx context.Context, s *store.Store, ref model.Ref, q Query, now func()
 			ID: id, Machine: f.Hosts[n.Node].MachineID, Target: target, Limit: q.Wait, By: q.By, At: now().UTC().Truncate(time.Second),
 		}
 	}
-	ordered, err := s.Fleet.OrderPreviews(ctx, ref, orders)
+	ordered, err := fleet.In(s).OrderPreviews(ctx, ref, orders)
 	if err != nil {
 		return page, notes, err
 	}
@@ -93,20 +94,20 @@ func Run(ctx context.Context, s *store.Store, ref model.Ref, q Query, now func()
 }
 
 // candidate returns the target to show. Nodes fill in what the query does not name.
-func candidate(ctx context.Context, s *store.Store, ref model.Ref, q Query) (model.Target, error) {
+func candidate(ctx context.Context, s *etcd.DB, ref model.Ref, q Query) (model.Target, error) {
 	var t model.Target
 	if q.Release != "" {
-		d, err := s.Targets.Desires(ctx, ref)
+		d, err := targets.In(s).Desires(ctx, ref)
 		if err != nil {
 			return t, err
 		}
 		_, exact := release.ParseVersion(q.Release)
-		taker, err := choice.Of(ctx, s.Releases, ref, false, d.Default.Release)
+		taker, err := choice.Of(ctx, release.In(s), ref, false, d.Default.Release)
 		if err != nil {
 			return t, err
 		}
 		taker.Shows = exact == nil
-		r, err := taker.Resolve(ctx, s.Releases, q.Release)
+		r, err := taker.Resolve(ctx, release.In(s), q.Release)
 		if err != nil {
 			return t, err
 		}
@@ -117,7 +118,7 @@ func candidate(ctx context.Context, s *store.Store, ref model.Ref, q Query) (mod
 		t = r.Target()
 	}
 	if q.Generation != 0 {
-		g, err := s.Targets.Generation(ctx, ref.String(), q.Generation)
+		g, err := targets.In(s).Generation(ctx, ref.String(), q.Generation)
 		if err != nil {
 			return t, err
 		}
@@ -157,7 +158,7 @@ func inability(n fleet.Node) int {
 }
 
 // await reads the answers until each node that can answer did, or until the deadline. Nobody waits for silent nodes.
-func await(ctx context.Context, orders *store.Previews, nodes []fleet.Node, id string, wait time.Duration, now func() time.Time, progress func(Progress)) ([]NodeResult, error) {
+func await(ctx context.Context, orders *fleet.Previews, nodes []fleet.Node, id string, wait time.Duration, now func() time.Time, progress func(Progress)) ([]NodeResult, error) {
 	deadline := time.NewTimer(wait)
 	defer deadline.Stop()
 	tick := time.NewTicker(poll)

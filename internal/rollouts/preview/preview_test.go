@@ -15,11 +15,13 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/desired/control"
+	"pulley/internal/etcd"
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -126,29 +128,29 @@ no node of role ns ran the preview`
 }
 
 // fleetOf starts a fleet of converged nodes with the release 1.5.0.
-func fleetOf(t *testing.T, nodes int) (*store.Store, *etcdtest.Server, model.Ref) {
+func fleetOf(t *testing.T, nodes int) (*etcd.DB, *etcdtest.Server, model.Ref) {
 	t.Helper()
 	server, ctx := etcdtest.Start(t), t.Context()
-	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
+	s, err := etcd.Open(etcd.Config{Endpoints: []string{server.Endpoint}, Timeout: 5 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	e, err := environments.Parse("dev.yaml", fmt.Appendf(nil, "roles: {web: {cardinality: %d}}\n", nodes))
 	if err == nil {
-		err = s.Environments.PutSpec(ctx, e, 0)
+		err = specs.In(s).PutSpec(ctx, e, 0)
 	}
 	for n := range nodes {
 		name := fmt.Sprintf("web%d", n+1)
 		id := model.Identity{Node: name, Environment: "dev"}
-		err = errors.Join(err, s.Fleet.Register(ctx, "dev", model.Host{Node: name, Role: "web"}),
-			s.Node.Report(ctx, id, model.Status{Node: name, Role: "web", SeenAt: time.Now(), Settings: model.DefaultSettings()}, nil, nil))
+		err = errors.Join(err, fleet.In(s).Register(ctx, "dev", model.Host{Node: name, Role: "web"}),
+			control.In(s).Report(ctx, id, model.Status{Node: name, Role: "web", SeenAt: time.Now(), Settings: model.DefaultSettings()}, nil, nil))
 	}
-	p, beginErr := s.Releases.BeginPublish(ctx, "ann")
+	p, beginErr := release.In(s).BeginPublish(ctx, "ann")
 	if err = errors.Join(err, beginErr); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Releases.Put(ctx, p, release.Release{Version: "1.5.0", Content: content.Record{Tree: strings.Repeat("a", 64)}}, nil, nil); err != nil {
+	if _, err := release.In(s).Put(ctx, p, release.Release{Version: "1.5.0", Content: content.Record{Tree: strings.Repeat("a", 64)}}, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.Close(); err != nil {
@@ -181,7 +183,7 @@ func TestHostileAnswersAreHarmless(t *testing.T) {
 	const screen = "\x1b[2J\x1b]0;owned\x07\nFAILURES\r\u202e"
 	go func() {
 		for id := ""; id == "" && ctx.Err() == nil; time.Sleep(10 * time.Millisecond) {
-			d, err := s.Node.Desire(ctx, model.Identity{Node: "web20", Environment: "dev"})
+			d, err := control.In(s).Desire(ctx, model.Identity{Node: "web20", Environment: "dev"})
 			if err != nil || d.Preview == nil {
 				continue
 			}
@@ -282,7 +284,7 @@ func TestNodeHasOnePreviewAtATime(t *testing.T) {
 	}()
 	<-ordered
 	_, _, err := Run(t.Context(), s, ref, Query{Release: "1.5.0", Wait: time.Second, By: "bob"}, time.Now, func(Progress) {})
-	if !errors.Is(err, store.ErrConflict) || !strings.Contains(err.Error(), "ann ordered one at 20") {
+	if !errors.Is(err, etcd.ErrConflict) || !strings.Contains(err.Error(), "ann ordered one at 20") {
 		t.Errorf("a second preview: %v", err)
 	}
 	stop()

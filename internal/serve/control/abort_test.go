@@ -13,8 +13,10 @@ import (
 	"time"
 
 	"pulley/agent"
+	"pulley/internal/desired/control"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
+	"pulley/internal/rollout/journal"
 )
 
 // abortsEnv is the number of admissions that race with an abort or a pause; unset: 200.
@@ -52,12 +54,12 @@ func TestNothingStartsAfterAnAbort(t *testing.T) {
 }
 
 // race starts a rollout to all agents, and closes its gate while they begin. It returns how many began, and how many were refused.
-func (f *fleet) race(all []*racer, target model.Target, to model.GateState) (admitted, refused int) {
+func (f *testFleet) race(all []*racer, target model.Target, to model.GateState) (admitted, refused int) {
 	f.t.Helper()
 	ctx := f.t.Context()
 	f.new = target
 	plan := f.start(rollout.Policy{Canaries: "0", Batch: "100%"})
-	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	c := &Controller{DB: f.s, Ref: dev, Now: time.Now}
 	if wait, err := c.Advance(ctx); err != nil || wait.Code != rollout.WaitNodes || wait.Count != len(all) {
 		f.t.Fatalf("the campaign waits for %+v: %v", wait, err)
 	}
@@ -79,7 +81,7 @@ func (f *fleet) race(all []*racer, target model.Target, to model.GateState) (adm
 	close(meet.all)
 	ticks.Go(func() { _, _ = c.Advance(ctx) }) // serve goes on
 	meet.hesitate()
-	if err := f.s.Campaigns.Set(ctx, dev, campaign, to, nil, author()); err != nil {
+	if err := journal.In(f.s).Set(ctx, dev, campaign, to, nil, author()); err != nil {
 		f.t.Fatal(err)
 	}
 	closed := f.revision("environments/dev/gate")
@@ -105,14 +107,14 @@ func (f *fleet) race(all []*racer, target model.Target, to model.GateState) (adm
 			f.t.Errorf("a tick of %s began after the rollout was %s", r.Identity.Node, to)
 		}
 	}
-	if _, err := f.s.Campaigns.Revert(ctx, dev, f.campaign(plan.ID), author()); err != nil {
+	if _, err := journal.In(f.s).Revert(ctx, dev, f.campaign(plan.ID), author()); err != nil {
 		f.t.Fatal(err)
 	}
 	return admitted, refused
 }
 
 // revision returns the revision of a key's last change.
-func (f *fleet) revision(key string) int64 {
+func (f *testFleet) revision(key string) int64 {
 	resp, err := f.client.Get(f.t.Context(), "/pulley/v1/"+key)
 	if err != nil || len(resp.Kvs) != 1 {
 		f.t.Errorf("cannot read %s: %v", key, err)
@@ -133,7 +135,7 @@ func (m *meeting) hesitate() { <-time.After(rand.N(4 * time.Millisecond)) }
 // racer is an agent with real etcd and its real disk. Its Puppet only notes that it began.
 type racer struct {
 	*agent.Agent
-	f     *fleet
+	f     *testFleet
 	tree  string
 	meet  *meeting // nil: it begins alone
 	began bool
@@ -141,7 +143,7 @@ type racer struct {
 	admitted int64 // revision of the admission
 }
 
-func (f *fleet) racer(name string) *racer {
+func (f *testFleet) racer(name string) *racer {
 	f.t.Helper()
 	disk, err := agent.OpenDisk(f.t.TempDir())
 	if err != nil {
@@ -151,7 +153,7 @@ func (f *fleet) racer(name string) *racer {
 	r := &racer{f: f, tree: f.t.TempDir()}
 	r.Agent = &agent.Agent{
 		Identity: model.Identity{Node: name, Certname: name, Role: "web", Environment: "dev"}, Settings: model.DefaultSettings(), MachineID: "m-" + name,
-		Control: admission{f.s.Node, r}, Content: machine{r}, Puppet: machine{r}, Machine: machine{r}, Memory: disk, Now: time.Now, Log: slog.New(slog.DiscardHandler), VerifyTimeout: time.Minute,
+		Control: admission{control.In(f.s), r}, Content: machine{r}, Puppet: machine{r}, Machine: machine{r}, Memory: disk, Now: time.Now, Log: slog.New(slog.DiscardHandler), VerifyTimeout: time.Minute,
 	}
 	return r
 }

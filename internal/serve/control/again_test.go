@@ -6,9 +6,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"pulley/internal/desired/control"
+	"pulley/internal/etcd"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
-	"pulley/internal/store"
 )
 
 // TestIDsThatComeAgain: etcd gets earlier data, and the next rollout or job gets the ID of one that its nodes have carried out. A controller that has the
@@ -17,7 +18,7 @@ func TestIDsThatComeAgain(t *testing.T) {
 	t.Parallel()
 	f := begin(t, 1)
 	keep := func() map[string]string {
-		all, err := f.client.Get(t.Context(), store.DefaultPrefix, clientv3.WithPrefix())
+		all, err := f.client.Get(t.Context(), etcd.DefaultPrefix, clientv3.WithPrefix())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -31,7 +32,7 @@ func TestIDsThatComeAgain(t *testing.T) {
 	earlier := keep()
 	back := func() { // all but the node's own status, which it would write again
 		for key := range keep() {
-			if _, kept := earlier[key]; !kept && key != store.DefaultPrefix+"/v1/status/dev/web1" {
+			if _, kept := earlier[key]; !kept && key != etcd.DefaultPrefix+"/v1/status/dev/web1" {
 				if _, err := f.client.Delete(t.Context(), key); err != nil {
 					t.Fatal(err)
 				}
@@ -43,7 +44,7 @@ func TestIDsThatComeAgain(t *testing.T) {
 			}
 		}
 	}
-	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	c := &Controller{DB: f.s, Ref: dev, Now: time.Now}
 	who := model.Identity{Node: "web1", Role: "web", Environment: "dev"}
 	st := model.State{LastGood: f.old, Enforcing: f.old}
 	runs := 0
@@ -57,7 +58,7 @@ func TestIDsThatComeAgain(t *testing.T) {
 			if f.desires().Gate.Rollout == "" {
 				return
 			}
-			d, err := f.s.Node.Desire(t.Context(), who)
+			d, err := control.In(f.s).Desire(t.Context(), who)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -74,7 +75,7 @@ func TestIDsThatComeAgain(t *testing.T) {
 			if a := d.Assignment(); a != nil {
 				report.Assignment = a.ID
 			}
-			if err := f.s.Node.Report(t.Context(), who, report, nil, nil); err != nil {
+			if err := control.In(f.s).Report(t.Context(), who, report, nil, nil); err != nil {
 				t.Fatal(err)
 			}
 			if time.Since(p.At) > time.Minute {
@@ -95,7 +96,7 @@ func TestIDsThatComeAgain(t *testing.T) {
 		t.Errorf("%s after %s: the node has %v, and %v is desired", second.ID, first.ID, st.LastGood, f.desires().Default)
 	}
 	back()
-	c = &Controller{Store: f.s, Ref: dev, Now: time.Now} // as after a restart
+	c = &Controller{DB: f.s, Ref: dev, Now: time.Now} // as after a restart
 	st = model.State{LastGood: f.old, Enforcing: f.old, RanAt: time.Now()}
 	one := f.startJob(rollout.Policy{}, []string{"web1"})
 	advance(one, true)

@@ -9,22 +9,24 @@ import (
 	"errors"
 	"time"
 
+	"pulley/internal/etcd"
+	"pulley/internal/machines/records"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
-	"pulley/internal/store"
+	"pulley/internal/rollout/journal"
 )
 
 // Controller advances the campaigns of one environment. It is not safe for concurrent use.
 type Controller struct {
-	Store *store.Store
-	Ref   model.Ref
-	Now   func() time.Time
-	Ask   func(ctx context.Context, p rollout.Plan, gates []string) map[string]rollout.Answer // nil: no gate is defined
+	DB  *etcd.DB
+	Ref model.Ref
+	Now func() time.Time
+	Ask func(ctx context.Context, p rollout.Plan, gates []string) map[string]rollout.Answer // nil: no gate is defined
 
 	asking  map[string]*question // by gate
 	plan    *rollout.Plan        // of the campaign that was read last
 	blocked []string             // nodes for which its last step waits
-	reached store.Gated          // the highest epoch of the gate; a lower one comes from a backup, unless the environment was made again since
+	reached journal.Gated        // the highest epoch of the gate; a lower one comes from a backup, unless the environment was made again since
 	renewed time.Time            // when the lease of the job was renewed
 }
 
@@ -109,7 +111,7 @@ const maxSteps = 50
 func (c *Controller) Advance(ctx context.Context) (rollout.Wait, error) {
 	for range maxSteps {
 		wait, done, err := c.step(ctx)
-		if errors.Is(err, store.ErrConflict) {
+		if errors.Is(err, etcd.ErrConflict) {
 			continue // it is read again
 		}
 		if done || err != nil {
@@ -120,7 +122,7 @@ func (c *Controller) Advance(ctx context.Context) (rollout.Wait, error) {
 }
 
 func (c *Controller) step(ctx context.Context) (wait rollout.Wait, done bool, err error) {
-	campaign, gate, err := c.Store.Campaigns.Open(ctx, c.Ref, c.plan)
+	campaign, gate, err := journal.In(c.DB).Open(ctx, c.Ref, c.plan)
 	if gate.Epoch > c.reached.Epoch || gate.Since > c.reached.Since {
 		c.reached = gate
 	}
@@ -130,7 +132,7 @@ func (c *Controller) step(ctx context.Context) (wait rollout.Wait, done bool, er
 	c.plan = &campaign.Plan
 	now := c.Now()
 	step, o, err := rollout.Decide(campaign.Plan, campaign.State, now, func(needs rollout.Needs) (rollout.Observed, error) {
-		o, err := c.Store.Campaigns.Observe(ctx, c.Ref, campaign, needs, store.RecordAway, now)
+		o, err := journal.In(c.DB).Observe(ctx, c.Ref, campaign, needs, records.Away, now)
 		o.Reached = c.reached.Epoch
 		switch {
 		case len(needs.Gates) == 0:
@@ -142,9 +144,9 @@ func (c *Controller) step(ctx context.Context) (wait rollout.Wait, done bool, er
 	}, c.blocked...)
 	c.blocked = step.Blocking
 	if err == nil && !step.Empty() {
-		err = c.Store.Campaigns.Take(ctx, c.Ref, campaign, o, step, now)
+		err = journal.In(c.DB).Take(ctx, c.Ref, campaign, o, step, now)
 	}
-	if err == nil || errors.Is(err, store.ErrConflict) {
+	if err == nil || errors.Is(err, etcd.ErrConflict) {
 		err = errors.Join(err, c.renew(ctx, campaign.Plan, now))
 	}
 	return step.Wait, step.Empty(), err
@@ -155,7 +157,7 @@ func (c *Controller) renew(ctx context.Context, p rollout.Plan, now time.Time) e
 	if p.Kind != rollout.Run || now.Sub(c.renewed).Abs() < renewEvery {
 		return nil
 	}
-	err := c.Store.Campaigns.KeepAlive(ctx, c.Ref)
+	err := journal.In(c.DB).KeepAlive(ctx, c.Ref)
 	if err == nil {
 		c.renewed = now
 	}

@@ -17,13 +17,18 @@ import (
 
 	"pulley/environments"
 	"pulley/internal/desired"
+	"pulley/internal/desired/control"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/promotion"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/rollout"
+	"pulley/internal/rollout/journal"
 	"pulley/internal/rollouts"
-	"pulley/internal/store"
+	"pulley/internal/specs"
 	"pulley/internal/testbed/etcdtest"
 )
 
@@ -45,12 +50,12 @@ func TestMain(m *testing.M) {
 
 var dev = model.Ref{Environment: "dev"}
 
-func author() store.Author { return store.Author{By: "ann", Why: "test", At: time.Now()} }
+func author() targets.Author { return targets.Author{By: "ann", Why: "test", At: time.Now()} }
 
 // fleet is an environment on real etcd, with release 1.0.0 promoted and 2.0.0 published.
-type fleet struct {
+type testFleet struct {
 	t        *testing.T
-	s        *store.Store
+	s        *etcd.DB
 	client   *clientv3.Client
 	old, new model.Target
 	running  atomic.Int32
@@ -59,63 +64,63 @@ type fleet struct {
 	admitted func(node string) // called when a node begins an assignment; nil: not called
 }
 
-func begin(t *testing.T, nodes int) *fleet {
+func begin(t *testing.T, nodes int) *testFleet {
 	t.Helper()
 	server := shared.Keyspace(t)
-	s, err := store.Open(store.Config{Endpoints: []string{server.Endpoint}, Prefix: server.Prefix + store.DefaultPrefix, Timeout: 10 * time.Second})
+	s, err := etcd.Open(etcd.Config{Endpoints: []string{server.Endpoint}, Prefix: server.Prefix + etcd.DefaultPrefix, Timeout: 10 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = s.Close() })
-	f := &fleet{t: t, s: s, client: server.Client()}
+	f := &testFleet{t: t, s: s, client: server.Client()}
 	f.old, f.new = f.publish("1.0.0", 1), f.publish("2.0.0", 2)
 	for i := range nodes {
 		name := fmt.Sprintf("web%d", i+1)
-		if err := s.Fleet.Register(t.Context(), "dev", model.Host{Node: name, Role: "web", MachineID: "m-" + name, At: time.Now()}); err != nil {
+		if err := fleet.In(s).Register(t.Context(), "dev", model.Host{Node: name, Role: "web", MachineID: "m-" + name, At: time.Now()}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := s.Targets.Promote(t.Context(), dev, f.desires(), store.Scope{}, store.Promoted, f.old, author()); err != nil {
+	if _, err := targets.In(s).Promote(t.Context(), dev, f.desires(), etcd.Scope{}, targets.Promoted, f.old, author()); err != nil {
 		t.Fatal(err)
 	}
 	return f
 }
 
-func (f *fleet) publish(version string, tree int) model.Target {
+func (f *testFleet) publish(version string, tree int) model.Target {
 	f.t.Helper()
 	r := release.Release{Version: version, Author: "ann", At: time.Now().UTC(), Content: content.Record{Tree: fmt.Sprintf("%064x", tree)}}
-	p, err := f.s.Releases.BeginPublish(f.t.Context(), "ann")
+	p, err := release.In(f.s).BeginPublish(f.t.Context(), "ann")
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	_, err = f.s.Releases.Put(f.t.Context(), p, r, nil, nil)
+	_, err = release.In(f.s).Put(f.t.Context(), p, r, nil, nil)
 	if err := errors.Join(err, p.Close()); err != nil {
 		f.t.Fatal(err)
 	}
 	return r.Target()
 }
 
-func (f *fleet) desires() store.Desires {
+func (f *testFleet) desires() targets.Desires {
 	f.t.Helper()
-	d, err := f.s.Targets.Desires(f.t.Context(), dev)
+	d, err := targets.In(f.s).Desires(f.t.Context(), dev)
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	return d
 }
 
-func (f *fleet) start(p rollout.Policy) rollout.Plan {
+func (f *testFleet) start(p rollout.Policy) rollout.Plan {
 	f.t.Helper()
-	hosts, err := f.s.Fleet.Hosts(f.t.Context(), dev)
+	hosts, err := fleet.In(f.s).Hosts(f.t.Context(), dev)
 	if err != nil {
 		f.t.Fatal(err)
 	}
 	d := f.desires()
-	candidates := store.Candidates(hosts, d, rollout.Plan{Target: f.new})
+	candidates := journal.Candidates(hosts, d, rollout.Plan{Target: f.new})
 	if limits := p.Limits(); len(limits) > 0 {
-		e, _, err := f.s.Environments.Spec(f.t.Context(), dev)
+		e, _, err := specs.In(f.s).Spec(f.t.Context(), dev)
 		if err == nil {
-			_, err = f.s.Campaigns.Place(f.t.Context(), dev, e, limits, candidates)
+			_, err = journal.In(f.s).Place(f.t.Context(), dev, e, limits, candidates)
 		}
 		if err != nil {
 			f.t.Fatal(err)
@@ -125,15 +130,15 @@ func (f *fleet) start(p rollout.Policy) rollout.Plan {
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	if plan, err = f.s.Campaigns.Start(f.t.Context(), dev, d, plan, author()); err != nil {
+	if plan, err = journal.In(f.s).Start(f.t.Context(), dev, d, plan, author()); err != nil {
 		f.t.Fatal(err)
 	}
 	return plan
 }
 
-func (f *fleet) campaign(id string) *store.Campaign {
+func (f *testFleet) campaign(id string) *journal.Campaign {
 	f.t.Helper()
-	c, err := f.s.Campaigns.Get(f.t.Context(), dev, id, nil)
+	c, err := journal.In(f.s).Get(f.t.Context(), dev, id, nil)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -142,10 +147,10 @@ func (f *fleet) campaign(id string) *store.Campaign {
 
 // node ticks until ctx ends: it reads, decides, is admitted and reports, with the agent's own decision and the store's own
 // transactions.
-func (f *fleet) node(ctx context.Context, name string, fails bool) {
+func (f *testFleet) node(ctx context.Context, name string, fails bool) {
 	st, who := model.State{LastGood: f.old, Enforcing: f.old, RanAt: time.Now()}, model.Identity{Node: name, Role: "web", Environment: "dev"}
 	for ctx.Err() == nil {
-		d, err := f.s.Node.Desire(ctx, who)
+		d, err := control.In(f.s).Desire(ctx, who)
 		if err != nil {
 			continue
 		}
@@ -163,7 +168,7 @@ func (f *fleet) node(ctx context.Context, name string, fails bool) {
 		}
 		if dec.Action == model.Take {
 			report.Phase = model.Running
-			if err := f.s.Node.Admit(ctx, who, d, report); err != nil {
+			if err := control.In(f.s).Admit(ctx, who, d, report); err != nil {
 				continue
 			}
 			if f.admitted != nil && d.Assignment() != nil {
@@ -184,7 +189,7 @@ func (f *fleet) node(ctx context.Context, name string, fails bool) {
 		} else if a := st.Attempts; len(a) > 0 {
 			report.Attempt, report.Outcome = &a[0], model.Failed
 		}
-		_ = f.s.Node.Report(ctx, who, report, nil, nil)
+		_ = control.In(f.s).Report(ctx, who, report, nil, nil)
 		select {
 		case <-ctx.Done():
 		case <-time.After(20 * time.Millisecond):
@@ -193,7 +198,7 @@ func (f *fleet) node(ctx context.Context, name string, fails bool) {
 }
 
 // run lets nodes and controllers work until the test's end; failing names the nodes on which the target fails.
-func (f *fleet) run(nodes, controllers int, failing ...string) {
+func (f *testFleet) run(nodes, controllers int, failing ...string) {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	var all sync.WaitGroup
 	f.t.Cleanup(func() { cancel(); all.Wait() })
@@ -205,7 +210,7 @@ func (f *fleet) run(nodes, controllers int, failing ...string) {
 		all.Go(func() { f.node(ctx, name, fails) })
 	}
 	for range controllers {
-		c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+		c := &Controller{DB: f.s, Ref: dev, Now: time.Now}
 		all.Go(func() {
 			for ctx.Err() == nil {
 				if _, err := c.Advance(ctx); err != nil && ctx.Err() == nil && !errors.Is(err, model.ErrUnreachable) {
@@ -222,7 +227,7 @@ func (f *fleet) run(nodes, controllers int, failing ...string) {
 }
 
 // wait reads the campaign until ready.
-func (f *fleet) wait(id string, what string, ready func(*store.Campaign) bool) *store.Campaign {
+func (f *testFleet) wait(id string, what string, ready func(*journal.Campaign) bool) *journal.Campaign {
 	f.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
 		c := f.campaign(id)
@@ -244,31 +249,31 @@ func TestRolloutCompletes(t *testing.T) {
 	if d := f.desires(); d.Default != f.old || d.Gate.Rollout != plan.ID {
 		t.Fatalf("after the start %v is desired, gate %+v", d.Default, d.Gate)
 	}
-	if _, err := f.s.Targets.Promote(t.Context(), dev, f.desires(), store.Scope{}, store.Promoted, f.new, author()); !errors.Is(err, store.ErrCampaign) {
+	if _, err := targets.In(f.s).Promote(t.Context(), dev, f.desires(), etcd.Scope{}, targets.Promoted, f.new, author()); !errors.Is(err, targets.ErrCampaign) {
 		t.Errorf("a promotion during the rollout: %v", err)
 	}
-	if _, err := f.s.Campaigns.Start(t.Context(), dev, f.desires(), plan, author()); !errors.Is(err, store.ErrCampaign) {
+	if _, err := journal.In(f.s).Start(t.Context(), dev, f.desires(), plan, author()); !errors.Is(err, targets.ErrCampaign) {
 		t.Errorf("a second rollout: %v", err)
 	}
-	if err := f.s.Fleet.PutAgentWish(t.Context(), dev, desired.AgentWish{}, 0); !errors.Is(err, store.ErrCampaign) {
+	if err := fleet.In(f.s).PutAgentWish(t.Context(), dev, desired.AgentWish{}, 0); !errors.Is(err, targets.ErrCampaign) {
 		t.Errorf("another agent during the rollout: %v", err)
 	}
 	f.run(8, 2)
-	c := f.wait(plan.ID, "completed", func(c *store.Campaign) bool { return c.State.Phase == rollout.Completed })
+	c := f.wait(plan.ID, "completed", func(c *journal.Campaign) bool { return c.State.Phase == rollout.Completed })
 	if c.State.Done != 8 || c.Desires.Default != f.new || c.Gate.Rollout != "" || c.Gate.Epoch != plan.Epoch+1 {
 		t.Errorf("at the end %d are done, %v is desired, gate %+v", c.State.Done, c.Desires.Default, c.Gate)
 	}
 	if most := f.most.Load(); most < 1 || most > 2 {
 		t.Errorf("%d nodes ran at the same time", most)
 	}
-	history, _, err := f.s.Targets.History(t.Context(), dev, 0)
-	if err != nil || len(history) != 3 || history[1].Kind != store.RolloutStarted || history[0].Kind != store.Promoted {
+	history, _, err := targets.In(f.s).History(t.Context(), dev, 0)
+	if err != nil || len(history) != 3 || history[1].Kind != targets.RolloutStarted || history[0].Kind != targets.Promoted {
 		t.Fatalf("history %+v: %v", history, err)
 	}
-	if undo, ok := store.Undo(history, store.Scope{}); !ok || undo.Before != f.old || undo.After != f.new {
+	if undo, ok := targets.Undo(history, etcd.Scope{}); !ok || undo.Before != f.old || undo.After != f.new {
 		t.Errorf("a rollback undoes %+v", undo)
 	}
-	if store.Gap(history) {
+	if targets.Gap(history) {
 		t.Error("the history has a gap")
 	}
 }
@@ -279,13 +284,13 @@ func TestGatesBlockTheNextBatch(t *testing.T) {
 	f := begin(t, 4)
 	plan := f.start(rollout.Policy{Canaries: "0", Batch: "2", Gates: []string{"errors"}})
 	f.run(4, 1) // this controller defines no gate
-	c := f.wait(plan.ID, "asked its gate", func(c *store.Campaign) bool { return c.State.Answers["errors"].Code == rollout.GateUndefined })
+	c := f.wait(plan.ID, "asked its gate", func(c *journal.Campaign) bool { return c.State.Answers["errors"].Code == rollout.GateUndefined })
 	if c.State.Done != 2 || c.State.Next != 2 {
 		t.Errorf("%d are done, and %d began", c.State.Done, c.State.Next)
 	}
 	var asked atomic.Int32
 	code, later := rollout.GateRefused, time.Now()
-	other := &Controller{Store: f.s, Ref: dev, Now: time.Now, Ask: func(_ context.Context, p rollout.Plan, gates []string) map[string]rollout.Answer {
+	other := &Controller{DB: f.s, Ref: dev, Now: time.Now, Ask: func(_ context.Context, p rollout.Plan, gates []string) map[string]rollout.Answer {
 		asked.Add(1)
 		if p.ID != plan.ID || len(gates) != 1 {
 			t.Errorf("it asks %v for %s", gates, p.ID)
@@ -321,13 +326,13 @@ roles: {web: {cardinality: 6, attributes: {rack: r1}}, db: {cardinality: 1, attr
 nodes: {web2: {attributes: {rack: r2}}, web4: {attributes: {rack: r2}}, web6: {attributes: {rack: r2}}}
 `))
 	if err == nil {
-		err = f.s.Environments.PutSpec(t.Context(), e, 0)
+		err = specs.In(f.s).PutSpec(t.Context(), e, 0)
 	}
 	if err == nil {
-		err = f.s.Fleet.Register(t.Context(), "dev", model.Host{Node: "db1", Role: "db", MachineID: "m-db1", At: time.Now().Add(-time.Hour)})
+		err = fleet.In(f.s).Register(t.Context(), "dev", model.Host{Node: "db1", Role: "db", MachineID: "m-db1", At: time.Now().Add(-time.Hour)})
 	}
 	if err == nil {
-		_, err = f.s.Targets.Promote(t.Context(), dev, f.desires(), store.Scope{Node: "db1"}, store.Promoted, f.old, author())
+		_, err = targets.In(f.s).Promote(t.Context(), dev, f.desires(), etcd.Scope{Node: "db1"}, targets.Promoted, f.old, author())
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -336,7 +341,7 @@ nodes: {web2: {attributes: {rack: r2}}, web4: {attributes: {rack: r2}}, web6: {a
 	begun := map[string]bool{}
 	var mu sync.Mutex
 	f.admitted = func(node string) {
-		c, err := f.s.Campaigns.Get(t.Context(), dev, plan.ID, nil)
+		c, err := journal.In(f.s).Get(t.Context(), dev, plan.ID, nil)
 		if err != nil {
 			t.Errorf("cannot read the rollout: %v", err)
 			return
@@ -352,8 +357,8 @@ nodes: {web2: {attributes: {rack: r2}}, web4: {attributes: {rack: r2}}, web6: {a
 		}
 	}
 	f.run(6, 2)
-	f.wait(plan.ID, "finished the first rack", func(c *store.Campaign) bool { return c.State.Done == 3 })
-	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	f.wait(plan.ID, "finished the first rack", func(c *journal.Campaign) bool { return c.State.Done == 3 })
+	c := &Controller{DB: f.s, Ref: dev, Now: time.Now}
 	for range 5 { // db1 is silent: its rack is not available, and the other one must be
 		if wait, err := c.Advance(t.Context()); err != nil || wait.Code != rollout.WaitPlace || wait.Place != "rack=r1" {
 			t.Fatalf("it waits for %+v: %v", wait, err)
@@ -367,10 +372,10 @@ nodes: {web2: {attributes: {rack: r2}}, web4: {attributes: {rack: r2}}, web6: {a
 	st := model.Status{
 		Node: "db1", Role: "db", Machine: "m-db1", Phase: model.Idle, Target: f.old, LastGood: f.old, Enforcing: f.old, SeenAt: time.Now(), Settings: model.DefaultSettings(),
 	}
-	if err := f.s.Node.Report(t.Context(), model.Identity{Node: "db1", Role: "db", Environment: "dev"}, st, nil, nil); err != nil {
+	if err := control.In(f.s).Report(t.Context(), model.Identity{Node: "db1", Role: "db", Environment: "dev"}, st, nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	f.wait(plan.ID, "completed", func(c *store.Campaign) bool { return c.State.Phase == rollout.Completed && c.State.Done == 6 })
+	f.wait(plan.ID, "completed", func(c *journal.Campaign) bool { return c.State.Phase == rollout.Completed && c.State.Done == 6 })
 }
 
 // TestRolloutStopsAndReverts: a failure closes the gate; nodes that did not begin keep what they have; the revert brings the others
@@ -380,12 +385,12 @@ func TestRolloutStopsAndReverts(t *testing.T) {
 	f := begin(t, 6)
 	plan := f.start(rollout.Policy{Canaries: "0", Batch: "1"})
 	f.run(6, 2, "web3")
-	c := f.wait(plan.ID, "stopped", func(c *store.Campaign) bool { return c.Gate.State == model.GatePaused && c.State.Stop != nil })
+	c := f.wait(plan.ID, "stopped", func(c *journal.Campaign) bool { return c.Gate.State == model.GatePaused && c.State.Stop != nil })
 	if c.State.Stop == nil || c.State.Stop.Code != rollout.StopFailures || c.State.Done != 2 || len(c.State.Failed) != 1 {
 		t.Errorf("it stopped as %+v", c.State)
 	}
 	f.untouched("web4", "web5", "web6")
-	if _, err := f.s.Campaigns.Revert(t.Context(), dev, c, author()); err != nil {
+	if _, err := journal.In(f.s).Revert(t.Context(), dev, c, author()); err != nil {
 		t.Fatal(err)
 	}
 	f.returned(6)
@@ -395,7 +400,7 @@ func TestRolloutStopsAndReverts(t *testing.T) {
 }
 
 // backup reads the keys of the environment. restore writes them again, and deletes what came since.
-func (f *fleet) backup() (restore func()) {
+func (f *testFleet) backup() (restore func()) {
 	f.t.Helper()
 	const root = "/pulley/v1/environments/dev/"
 	backup, err := f.client.Get(f.t.Context(), root, clientv3.WithPrefix())
@@ -428,12 +433,12 @@ func TestRecoverEndsARevivedRollout(t *testing.T) {
 	f := begin(t, 2)
 	e, err := environments.Parse("dev.yaml", []byte("roles:\n  web: {cardinality: 1}\n"))
 	if err == nil {
-		err = f.s.Environments.PutSpec(t.Context(), e, 0)
+		err = specs.In(f.s).PutSpec(t.Context(), e, 0)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	c := &Controller{DB: f.s, Ref: dev, Now: time.Now}
 	advance := func() rollout.Wait {
 		t.Helper()
 		wait, err := c.Advance(t.Context())
@@ -444,12 +449,12 @@ func TestRecoverEndsARevivedRollout(t *testing.T) {
 	}
 	plan := f.start(rollout.Policy{Canaries: "0"})
 	restore := f.backup()
-	if _, err := f.s.Campaigns.Revert(t.Context(), dev, f.campaign(plan.ID), author()); err != nil {
+	if _, err := journal.In(f.s).Revert(t.Context(), dev, f.campaign(plan.ID), author()); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
 		d := f.desires()
-		if _, err := f.s.Targets.Promote(t.Context(), dev, d, store.Scope{}, store.Promoted, f.old, author()); err != nil {
+		if _, err := targets.In(f.s).Promote(t.Context(), dev, d, etcd.Scope{}, targets.Promoted, f.old, author()); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -489,7 +494,7 @@ func TestRecoverEndsARevivedRollout(t *testing.T) {
 			}
 			f.lost(plan, part+" "+value)
 			if plan = f.start(rollout.Policy{Canaries: "0", Batch: "1"}); i == 1 {
-				if _, err := f.s.Campaigns.Revert(t.Context(), dev, f.campaign(plan.ID), author()); err != nil {
+				if _, err := journal.In(f.s).Revert(t.Context(), dev, f.campaign(plan.ID), author()); err != nil {
 					t.Fatal(err)
 				}
 				plan = f.startJob(rollout.Policy{}, []string{"web1"}, []string{"web2"})
@@ -500,10 +505,10 @@ func TestRecoverEndsARevivedRollout(t *testing.T) {
 }
 
 // lost demands that a rollout or job in progress that cannot be read gives no order, and that `pulley recover` ends it, as each command shows.
-func (f *fleet) lost(plan rollout.Plan, what string) {
+func (f *testFleet) lost(plan rollout.Plan, what string) {
 	f.t.Helper()
 	ctx, by := f.t.Context(), promotion.Author{Author: author()}
-	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	c := &Controller{DB: f.s, Ref: dev, Now: time.Now}
 	for name, do := range map[string]func() error{
 		"serve":  func() error { _, err := c.Advance(ctx); return err },
 		"show":   func() error { _, err := rollouts.LookAtRollout(ctx, f.s, dev, plan.Kind, "", time.Now()); return err },
@@ -516,10 +521,10 @@ func (f *fleet) lost(plan rollout.Plan, what string) {
 			f.t.Errorf("%s: %s of %s: %v", what, name, plan.ID, err)
 		}
 	}
-	if _, err := f.s.Targets.Promote(ctx, dev, f.desires(), store.Scope{}, store.Promoted, f.new, author()); !errors.Is(err, store.ErrCampaign) {
+	if _, err := targets.In(f.s).Promote(ctx, dev, f.desires(), etcd.Scope{}, targets.Promoted, f.new, author()); !errors.Is(err, targets.ErrCampaign) {
 		f.t.Errorf("%s: a promotion: %v", what, err)
 	}
-	if d, err := f.s.Node.Desire(ctx, model.Identity{Node: "web2", Role: "web", Environment: "dev"}); err != nil || d.Wanted() != f.old {
+	if d, err := control.In(f.s).Desire(ctx, model.Identity{Node: "web2", Role: "web", Environment: "dev"}); err != nil || d.Wanted() != f.old {
 		f.t.Errorf("%s: web2 wants %+v: %v", what, d.Wanted(), err)
 	}
 	for _, lost := range []string{plan.ID, ""} {
@@ -532,7 +537,7 @@ func (f *fleet) lost(plan rollout.Plan, what string) {
 		}
 	}
 	for _, node := range []string{"web1", "web2"} {
-		d, err := f.s.Node.Desire(ctx, model.Identity{Node: node, Role: "web", Environment: "dev"})
+		d, err := control.In(f.s).Desire(ctx, model.Identity{Node: node, Role: "web", Environment: "dev"})
 		if err != nil || d.Wanted() != f.old || d.Assignment() != nil {
 			f.t.Errorf("%s: %s wants %+v after the recovery: %v", what, node, d.Wanted(), err)
 		}
@@ -544,7 +549,7 @@ func (f *fleet) lost(plan rollout.Plan, what string) {
 func TestRevivedRolloutStops(t *testing.T) {
 	t.Parallel()
 	f := begin(t, 2)
-	old := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	old := &Controller{DB: f.s, Ref: dev, Now: time.Now}
 	advance := func(c *Controller) rollout.Wait {
 		t.Helper()
 		wait, err := c.Advance(t.Context())
@@ -561,7 +566,7 @@ func TestRevivedRolloutStops(t *testing.T) {
 			t.Fatal("web1 does not take it")
 		}
 	}
-	if _, err := f.s.Campaigns.Revert(t.Context(), dev, f.campaign(plan.ID), author()); err != nil {
+	if _, err := journal.In(f.s).Revert(t.Context(), dev, f.campaign(plan.ID), author()); err != nil {
 		t.Fatal(err)
 	}
 	advance(old)
@@ -572,7 +577,7 @@ func TestRevivedRolloutStops(t *testing.T) {
 		t.Errorf("the serve that saw its end waits for %+v", wait)
 	}
 	restored()
-	other := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	other := &Controller{DB: f.s, Ref: dev, Now: time.Now}
 	for end := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		wait := advance(other)
 		if wait.Stop != nil && wait.Stop.Code == rollout.StopRestored && wait.Stop.Node == "web1" {
@@ -591,7 +596,7 @@ func TestRevivedRolloutStops(t *testing.T) {
 func TestEnvironmentMadeAgain(t *testing.T) {
 	t.Parallel()
 	f := begin(t, 1)
-	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	c := &Controller{DB: f.s, Ref: dev, Now: time.Now}
 	advance := func() rollout.Wait {
 		t.Helper()
 		wait, err := c.Advance(t.Context())
@@ -608,7 +613,7 @@ func TestEnvironmentMadeAgain(t *testing.T) {
 	for range 2 {
 		p := f.start(rollout.Policy{Canaries: "0"})
 		advance()
-		if _, err := f.s.Campaigns.Revert(t.Context(), dev, f.campaign(p.ID), author()); err != nil {
+		if _, err := journal.In(f.s).Revert(t.Context(), dev, f.campaign(p.ID), author()); err != nil {
 			t.Fatal(err)
 		}
 		advance()
@@ -633,22 +638,22 @@ func TestRolloutRevertsByItself(t *testing.T) {
 	f := begin(t, 6)
 	plan := f.start(rollout.Policy{Canaries: "0", Batch: "1", OnFailure: rollout.FailureReverts})
 	f.run(6, 2, "web3")
-	c := f.wait(plan.ID, "reverted", func(c *store.Campaign) bool { return c.State.Phase == rollout.Reverted })
+	c := f.wait(plan.ID, "reverted", func(c *journal.Campaign) bool { return c.State.Phase == rollout.Reverted })
 	if c.State.Stop == nil || c.State.Stop.Code != rollout.StopFailures || c.State.Done != 2 || c.Gate.Epoch != plan.Epoch+1 || c.Gate.State != model.GateOpen {
 		t.Errorf("it ended as %+v in gate %+v", c.State, c.Gate)
 	}
 	f.untouched("web4", "web5", "web6")
 	f.returned(6)
-	history, _, err := f.s.Targets.History(t.Context(), dev, 1)
-	if err != nil || history[0].Kind != store.Reverted || history[0].Rollout.ID != plan.ID || history[0].By != "pulley serve" {
+	history, _, err := targets.In(f.s).History(t.Context(), dev, 1)
+	if err != nil || history[0].Kind != targets.Reverted || history[0].Rollout.ID != plan.ID || history[0].By != "pulley serve" {
 		t.Errorf("history %+v: %v", history, err)
 	}
 }
 
 // untouched checks that nodes never saw the rollout.
-func (f *fleet) untouched(nodes ...string) {
+func (f *testFleet) untouched(nodes ...string) {
 	f.t.Helper()
-	states, err := f.s.Fleet.State(f.t.Context(), dev)
+	states, err := fleet.In(f.s).State(f.t.Context(), dev)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -660,10 +665,10 @@ func (f *fleet) untouched(nodes ...string) {
 }
 
 // returned waits until nodes are on the old target.
-func (f *fleet) returned(nodes int) {
+func (f *testFleet) returned(nodes int) {
 	f.t.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(50 * time.Millisecond) {
-		states, err := f.s.Fleet.State(f.t.Context(), dev)
+		states, err := fleet.In(f.s).State(f.t.Context(), dev)
 		returned := 0
 		for _, st := range states.Statuses {
 			if st.LastGood == f.old && st.Enforcing == f.old && st.Phase == model.Idle {
@@ -736,7 +741,7 @@ func TestAnswerOfAnotherBatch(t *testing.T) {
 	f := begin(t, 3)
 	now, code := time.Now().UTC().Truncate(time.Second), rollout.GatePassed
 	serve := func() *Controller {
-		return &Controller{Store: f.s, Ref: dev, Now: func() time.Time { return now }, Ask: func(_ context.Context, _ rollout.Plan, gates []string) map[string]rollout.Answer {
+		return &Controller{DB: f.s, Ref: dev, Now: func() time.Time { return now }, Ask: func(_ context.Context, _ rollout.Plan, gates []string) map[string]rollout.Answer {
 			return map[string]rollout.Answer{gates[0]: {Code: code, At: now}}
 		}}
 	}
@@ -751,12 +756,12 @@ func TestAnswerOfAnotherBatch(t *testing.T) {
 	takes := func(name string) {
 		t.Helper()
 		who := model.Identity{Node: name, Role: "web", Environment: "dev"}
-		d, err := f.s.Node.Desire(t.Context(), who)
+		d, err := control.In(f.s).Desire(t.Context(), who)
 		if err != nil || d.Assignment() == nil {
 			t.Fatalf("%s has no order; %v", name, err)
 		}
 		st := model.Status{Node: name, Role: "web", Phase: model.Idle, Target: d.Wanted(), LastGood: f.new, Enforcing: f.new, SeenAt: now, Settings: model.DefaultSettings(), Machine: "m-" + name, Assignment: d.Assignment().ID}
-		if err := f.s.Node.Report(t.Context(), who, st, nil, nil); err != nil {
+		if err := control.In(f.s).Report(t.Context(), who, st, nil, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -10,9 +10,11 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"pulley/internal/desired/control"
+	"pulley/internal/desired/targets"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
-	"pulley/internal/store"
+	"pulley/internal/rollout/journal"
 )
 
 // turns are the runs of a job's nodes.
@@ -25,7 +27,7 @@ type turns struct {
 }
 
 // startJob starts a job over layers of nodes.
-func (f *fleet) startJob(policy rollout.Policy, layers ...[]string) rollout.Plan {
+func (f *testFleet) startJob(policy rollout.Policy, layers ...[]string) rollout.Plan {
 	f.t.Helper()
 	var all [][]rollout.Member
 	for _, layer := range layers {
@@ -39,7 +41,7 @@ func (f *fleet) startJob(policy rollout.Policy, layers ...[]string) rollout.Plan
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	p, err = f.s.Campaigns.Start(f.t.Context(), dev, f.desires(), p, author())
+	p, err = journal.In(f.s).Start(f.t.Context(), dev, f.desires(), p, author())
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -47,10 +49,10 @@ func (f *fleet) startJob(policy rollout.Policy, layers ...[]string) rollout.Plan
 }
 
 // worker ticks until ctx ends, as the agent of a node would: it runs at its turn, and answers.
-func (f *fleet) worker(ctx context.Context, name string, fails bool, all *turns, layer map[string]int) {
+func (f *testFleet) worker(ctx context.Context, name string, fails bool, all *turns, layer map[string]int) {
 	st, who := model.State{LastGood: f.old, Enforcing: f.old, RanAt: time.Now()}, model.Identity{Node: name, Role: "web", Environment: "dev"}
 	for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
-		d, err := f.s.Node.Desire(ctx, who)
+		d, err := control.In(f.s).Desire(ctx, who)
 		if err != nil {
 			continue
 		}
@@ -64,7 +66,7 @@ func (f *fleet) worker(ctx context.Context, name string, fails bool, all *turns,
 		}
 		if dec.Action == model.Enforce {
 			report.Phase = model.Running
-			if err := f.s.Node.Admit(ctx, who, d, report); err != nil {
+			if err := control.In(f.s).Admit(ctx, who, d, report); err != nil {
 				continue
 			}
 			all.Lock()
@@ -87,12 +89,12 @@ func (f *fleet) worker(ctx context.Context, name string, fails bool, all *turns,
 			}
 			report.Phase, report.Ran, st.Ran = model.Idle, answer, answer
 		}
-		_ = f.s.Node.Report(ctx, who, report, nil, nil)
+		_ = control.In(f.s).Report(ctx, who, report, nil, nil)
 	}
 }
 
 // work lets the nodes of the layers and controllers work until the test's end.
-func (f *fleet) work(controllers int, failing string, layers ...[]string) *turns {
+func (f *testFleet) work(controllers int, failing string, layers ...[]string) *turns {
 	ctx, cancel := context.WithCancel(f.t.Context())
 	var all sync.WaitGroup
 	f.t.Cleanup(func() { cancel(); all.Wait() })
@@ -106,7 +108,7 @@ func (f *fleet) work(controllers int, failing string, layers ...[]string) *turns
 		all.Go(func() { f.worker(ctx, node, node == failing, seen, layer) })
 	}
 	for range controllers {
-		c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+		c := &Controller{DB: f.s, Ref: dev, Now: time.Now}
 		all.Go(func() {
 			for ; ctx.Err() == nil; time.Sleep(20 * time.Millisecond) {
 				if _, err := c.Advance(ctx); err != nil && ctx.Err() == nil {
@@ -120,10 +122,10 @@ func (f *fleet) work(controllers int, failing string, layers ...[]string) *turns
 }
 
 // free checks that nothing of a job is left: its key is gone, and its orders count no longer.
-func (f *fleet) free(nodes ...string) {
+func (f *testFleet) free(nodes ...string) {
 	f.t.Helper()
 	for _, node := range nodes {
-		d, err := f.s.Node.Desire(f.t.Context(), model.Identity{Node: node, Role: "web", Environment: "dev"})
+		d, err := control.In(f.s).Desire(f.t.Context(), model.Identity{Node: node, Role: "web", Environment: "dev"})
 		if err != nil || d.Job != nil || d.Gate.Rollout != "" || d.Assignment() != nil {
 			f.t.Errorf("%s is not free: job %v, gate %+v, assigned %+v: %v", node, d.Job, d.Gate, d.Assigned, err)
 		}
@@ -138,7 +140,7 @@ func TestJobRunsInOrder(t *testing.T) {
 	layers := [][]string{{"web1", "web2"}, {"web3", "web4", "web5", "web6"}}
 	plan := f.startJob(rollout.Policy{Concurrency: 2}, layers...)
 	seen := f.work(2, "", layers...)
-	c := f.wait(plan.ID, "completed", func(c *store.Campaign) bool { return c.State.Phase == rollout.Completed })
+	c := f.wait(plan.ID, "completed", func(c *journal.Campaign) bool { return c.State.Phase == rollout.Completed })
 	seen.Lock()
 	defer seen.Unlock()
 	slices.Sort(seen.ended)
@@ -146,8 +148,8 @@ func TestJobRunsInOrder(t *testing.T) {
 		t.Errorf("ran %s, at most %d at once; %v; %+v", got, seen.most, seen.bad, c.State)
 	}
 	f.free("web1", "web6")
-	history, _, err := f.s.Targets.History(t.Context(), dev, 2)
-	if err != nil || history[0].Kind != store.JobEnded || history[1].Kind != store.JobStarted || history[1].Rollout.ID != plan.ID || f.desires().Default != f.old {
+	history, _, err := targets.In(f.s).History(t.Context(), dev, 2)
+	if err != nil || history[0].Kind != targets.JobEnded || history[1].Kind != targets.JobStarted || history[1].Rollout.ID != plan.ID || f.desires().Default != f.old {
 		t.Errorf("history %+v: %v", history, err)
 	}
 }
@@ -159,7 +161,7 @@ func TestJobStopsAtAFailure(t *testing.T) {
 	layers := [][]string{{"web1"}, {"web2", "web3"}}
 	plan := f.startJob(rollout.Policy{}, layers...)
 	seen := f.work(1, "web1", layers...)
-	c := f.wait(plan.ID, "failed", func(c *store.Campaign) bool { return c.State.Phase == rollout.Failed })
+	c := f.wait(plan.ID, "failed", func(c *journal.Campaign) bool { return c.State.Phase == rollout.Failed })
 	seen.Lock()
 	defer seen.Unlock()
 	if fmt.Sprint(seen.ended) != "[web1]" || c.State.Failed["web1"].Code != rollout.RunFailed {
@@ -173,13 +175,13 @@ func TestLostJobFreesItsNodes(t *testing.T) {
 	t.Parallel()
 	f := begin(t, 2)
 	plan := f.startJob(rollout.Policy{}, []string{"web1"}, []string{"web2"})
-	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	c := &Controller{DB: f.s, Ref: dev, Now: time.Now}
 	if _, err := c.Advance(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	who := model.Identity{Node: "web2", Role: "web", Environment: "dev"}
 	overdue := model.Observed{Identity: who, State: model.State{LastGood: f.old, Enforcing: f.old}, Settings: model.DefaultSettings(), Machine: "m-web2"}
-	d, err := f.s.Node.Desire(t.Context(), who)
+	d, err := control.In(f.s).Desire(t.Context(), who)
 	if dec := model.Decide(overdue, d, time.Now()); err != nil || dec.Reason != model.ReasonWaits {
 		t.Fatalf("web2 does not wait: %+v, %v", dec, err)
 	}
@@ -188,13 +190,13 @@ func TestLostJobFreesItsNodes(t *testing.T) {
 		t.Fatalf("the key of the job is %+v: %v", key, err)
 	}
 	lease := clientv3.LeaseID(key.Kvs[0].Lease)
-	if left, err := f.client.TimeToLive(t.Context(), lease); err != nil || left.GrantedTTL != int64(store.JobLease.Seconds()) {
+	if left, err := f.client.TimeToLive(t.Context(), lease); err != nil || left.GrantedTTL != int64(journal.JobLease.Seconds()) {
 		t.Errorf("its lease lasts %+v: %v", left, err)
 	}
 	if _, err := f.client.Revoke(t.Context(), lease); err != nil { // as its end would
 		t.Fatal(err)
 	}
-	d, err = f.s.Node.Desire(t.Context(), who)
+	d, err = control.In(f.s).Desire(t.Context(), who)
 	if dec := model.Decide(overdue, d, time.Now()); err != nil || dec.Action != model.Enforce {
 		t.Errorf("web2 does not go on: %+v, %v", dec, err)
 	}
@@ -231,13 +233,13 @@ func TestJobWithoutProgressLosesItsLease(t *testing.T) {
 	if _, err := f.client.Put(t.Context(), host, "damaged"); err != nil {
 		t.Fatal(err)
 	}
-	full := int64(store.JobLease.Seconds())
+	full := int64(journal.JobLease.Seconds())
 	for end := time.Now().Add(time.Minute); left() > full-2; time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the lease of the job does not end")
 		}
 	}
-	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	c := &Controller{DB: f.s, Ref: dev, Now: time.Now}
 	if _, err := c.Advance(t.Context()); err == nil || left() > full-2 {
 		t.Errorf("%d of %d s are left after a step that failed: %v", left(), full, err)
 	}
@@ -254,11 +256,11 @@ func TestAbortedJobFreesItsNodes(t *testing.T) {
 	t.Parallel()
 	f := begin(t, 2)
 	plan := f.startJob(rollout.Policy{}, []string{"web1"}, []string{"web2"})
-	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	c := &Controller{DB: f.s, Ref: dev, Now: time.Now}
 	if _, err := c.Advance(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.s.Campaigns.Abort(t.Context(), dev, f.campaign(plan.ID), author()); err != nil {
+	if _, err := journal.In(f.s).Abort(t.Context(), dev, f.campaign(plan.ID), author()); err != nil {
 		t.Fatal(err)
 	}
 	if got := f.campaign(plan.ID).State.Phase; got != rollout.Aborted {

@@ -10,9 +10,13 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"pulley/internal/desired/control"
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
-	"pulley/internal/store"
+	"pulley/internal/rollout/journal"
 )
 
 var errKilled = errors.New("the process was killed")
@@ -69,16 +73,16 @@ func (t *mortalTxn) Commit() (*clientv3.TxnResponse, error) {
 }
 
 // mortal returns the store of a process that is killed at its n-th request.
-func (f *fleet) mortal(n int, after bool) (*store.Store, *mortal) {
+func (f *testFleet) mortal(n int, after bool) (*etcd.DB, *mortal) {
 	client := clientv3.NewCtxClient(f.t.Context())
 	m := &mortal{f.client.KV, f.client.Lease, n, after}
 	client.KV, client.Lease = m, m
-	return store.Over(client, nil, "test", store.DefaultPrefix, 10*time.Second), m
+	return etcd.Over(client, nil, "test", etcd.DefaultPrefix, 10*time.Second), m
 }
 
 // hand lets the nodes tick once each, as their agents would: a node at its turn runs, and answers.
 type hand struct {
-	f     *fleet
+	f     *testFleet
 	state map[string]*model.State
 	ran   []string // nodes, in the order of their runs
 }
@@ -87,7 +91,7 @@ func (h *hand) tick(names ...string) {
 	h.f.t.Helper()
 	for _, name := range names {
 		st, who := h.state[name], model.Identity{Node: name, Role: "web", Environment: "dev"}
-		d, err := h.f.s.Node.Desire(h.f.t.Context(), who)
+		d, err := control.In(h.f.s).Desire(h.f.t.Context(), who)
 		if err != nil {
 			h.f.t.Fatal(err)
 		}
@@ -103,7 +107,7 @@ func (h *hand) tick(names ...string) {
 			h.ran, st.Ran = append(h.ran, name), &model.Answer{ID: d.Assigned.ID}
 		}
 		report.Ran = st.Ran
-		if err := h.f.s.Node.Report(h.f.t.Context(), who, report, nil, nil); err != nil {
+		if err := control.In(h.f.s).Report(h.f.t.Context(), who, report, nil, nil); err != nil {
 			h.f.t.Fatal(err)
 		}
 	}
@@ -125,22 +129,22 @@ func killed(t *testing.T, who string, n int, after bool) (lived bool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	starter, first := f.s, &Controller{Store: dying, Ref: dev, Now: time.Now}
+	starter, first := f.s, &Controller{DB: dying, Ref: dev, Now: time.Now}
 	if who == "operator" {
 		starter = dying
 	}
 	if who != "serve" {
-		first.Store = f.s
+		first.DB = f.s
 	}
-	d, err := starter.Targets.Desires(t.Context(), dev)
+	d, err := targets.In(starter).Desires(t.Context(), dev)
 	if err == nil {
-		_, err = starter.Campaigns.Start(t.Context(), dev, d, p, author())
+		_, err = journal.In(starter).Start(t.Context(), dev, d, p, author())
 	}
 	if err != nil && m.left > 0 {
 		t.Fatal(err)
 	}
 	lived = m.left > 0
-	second := &Controller{Store: f.s, Ref: dev, Now: time.Now}
+	second := &Controller{DB: f.s, Ref: dev, Now: time.Now}
 	c := first
 	held := false // web2, in the middle: it runs what it has
 	for i := range 20 {
@@ -148,7 +152,7 @@ func killed(t *testing.T, who string, n int, after bool) (lived bool) {
 			break
 		}
 		if held = held || i == 1; i == 1 {
-			if err := f.s.Fleet.Hold(t.Context(), dev, store.Scope{Node: "web2"}, hold, 0, 0); err != nil {
+			if err := fleet.In(f.s).Hold(t.Context(), dev, etcd.Scope{Node: "web2"}, hold, 0, 0); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -160,8 +164,8 @@ func killed(t *testing.T, who string, n int, after bool) (lived bool) {
 			t.Fatal(err)
 		}
 		if who == "abort" && m.left == n { // in the middle: web1 may run
-			if campaign, _, err := dying.Campaigns.Open(t.Context(), dev, nil); err == nil {
-				_, _ = dying.Campaigns.Abort(t.Context(), dev, campaign, author())
+			if campaign, _, err := journal.In(dying).Open(t.Context(), dev, nil); err == nil {
+				_, _ = journal.In(dying).Abort(t.Context(), dev, campaign, author())
 			}
 		}
 		h.tick(nodes...)
@@ -169,7 +173,7 @@ func killed(t *testing.T, who string, n int, after bool) (lived bool) {
 	if who != "operator" {
 		lived = m.left > 0
 	}
-	all, _, err := f.s.Campaigns.List(t.Context(), dev)
+	all, _, err := journal.In(f.s).List(t.Context(), dev)
 	switch started := len(all) > 0; {
 	case err != nil:
 		t.Fatal(err)
@@ -182,7 +186,7 @@ func killed(t *testing.T, who string, n int, after bool) (lived bool) {
 		t.Errorf("the job is %+v, and %v ran", all[0].State, h.ran)
 	}
 	f.free(nodes...)
-	if still, _, err := f.s.Fleet.HoldOf(t.Context(), dev, store.Scope{Node: "web2"}); err != nil || held && (still == nil || still.Who != "bob" || still.Why != "disk swap") {
+	if still, _, err := fleet.In(f.s).HoldOf(t.Context(), dev, etcd.Scope{Node: "web2"}); err != nil || held && (still == nil || still.Who != "bob" || still.Why != "disk swap") {
 		t.Errorf("the operator's hold is %+v: %v", still, err)
 	}
 	return lived
@@ -221,7 +225,7 @@ func TestKeepWaitingKeepsHoldsOfOthers(t *testing.T) {
 	t.Parallel()
 	f := begin(t, 2)
 	plan := f.startJob(rollout.Policy{KeepWaiting: model.Duration(time.Hour)}, []string{"web1", "web2"})
-	if err := f.s.Fleet.Hold(t.Context(), dev, store.Scope{Node: "web1"}, model.Hold{Mode: model.Freeze, Kind: model.OperatorHold, Who: "bob", Why: "disk swap"}, 0, 0); err != nil {
+	if err := fleet.In(f.s).Hold(t.Context(), dev, etcd.Scope{Node: "web1"}, model.Hold{Mode: model.Freeze, Kind: model.OperatorHold, Who: "bob", Why: "disk swap"}, 0, 0); err != nil {
 		t.Fatal(err)
 	}
 	all := &turns{now: map[string]bool{}}
@@ -231,15 +235,15 @@ func TestKeepWaitingKeepsHoldsOfOthers(t *testing.T) {
 	for _, name := range []string{"web1", "web2"} {
 		running.Go(func() { f.worker(ctx, name, true, all, map[string]int{}) })
 	}
-	c := &Controller{Store: f.s, Ref: dev, Now: time.Now}
-	f.wait(plan.ID, "failed", func(campaign *store.Campaign) bool {
+	c := &Controller{DB: f.s, Ref: dev, Now: time.Now}
+	f.wait(plan.ID, "failed", func(campaign *journal.Campaign) bool {
 		if _, err := c.Advance(ctx); err != nil {
 			t.Fatal(err)
 		}
 		return campaign.State.Phase == rollout.Failed
 	})
 	for node, who := range map[string]string{"web1": "bob", "web2": "ann"} {
-		held, _, err := f.s.Fleet.HoldOf(ctx, dev, store.Scope{Node: node})
+		held, _, err := fleet.In(f.s).HoldOf(ctx, dev, etcd.Scope{Node: node})
 		if err != nil || held == nil || held.Who != who || held.Until.IsZero() != (who == "bob") {
 			t.Errorf("%s has %+v: %v", node, held, err)
 		}
@@ -260,30 +264,30 @@ func TestKilledEndHoldsNoNode(t *testing.T) {
 			for _, node := range nodes {
 				c.State.Failed[node] = rollout.Failure{Code: rollout.DeadlineEnded}
 			}
-			if err := f.s.Campaigns.Update(t.Context(), dev, c, c.State); err != nil {
+			if err := journal.In(f.s).Update(t.Context(), dev, c, c.State); err != nil {
 				t.Fatal(err)
 			}
 			dying, m := f.mortal(n, after)
-			if c, _, err := dying.Campaigns.Open(t.Context(), dev, nil); err == nil {
-				_, _ = dying.Campaigns.Abort(t.Context(), dev, c, author())
+			if c, _, err := journal.In(dying).Open(t.Context(), dev, nil); err == nil {
+				_, _ = journal.In(dying).Abort(t.Context(), dev, c, author())
 			}
 			want, phase := len(nodes), f.campaign(plan.ID).State.Phase
 			if phase == rollout.Advancing {
 				want = 0
 			}
-			all, _, err := f.s.Fleet.Holds(t.Context(), dev)
+			all, _, err := fleet.In(f.s).Holds(t.Context(), dev)
 			if err != nil || len(all) != want {
 				t.Errorf("killed at request %d (after it: %t), the job is %s with %d holds: %v", n, after, phase, len(all), err)
 			}
 			if phase == rollout.Advancing {
-				if _, err := f.s.Campaigns.Abort(t.Context(), dev, f.campaign(plan.ID), author()); err != nil {
+				if _, err := journal.In(f.s).Abort(t.Context(), dev, f.campaign(plan.ID), author()); err != nil {
 					t.Fatal(err)
 				}
 			} else if m.left > 0 {
 				return
 			}
 			for _, node := range nodes {
-				if err := f.s.Fleet.Unhold(t.Context(), dev, store.Scope{Node: node}); err != nil {
+				if err := fleet.In(f.s).Unhold(t.Context(), dev, etcd.Scope{Node: node}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -295,13 +299,13 @@ func TestKilledEndHoldsNoNode(t *testing.T) {
 // an unreadable hold must not keep it from its end.
 func TestKeepWaitingHoldsManyNodes(t *testing.T) {
 	t.Parallel()
-	for name, end := range map[string]func(*fleet, *store.Campaign) error{
-		"by itself": func(f *fleet, _ *store.Campaign) error {
-			_, err := (&Controller{Store: f.s, Ref: dev, Now: time.Now}).Advance(f.t.Context())
+	for name, end := range map[string]func(*testFleet, *journal.Campaign) error{
+		"by itself": func(f *testFleet, _ *journal.Campaign) error {
+			_, err := (&Controller{DB: f.s, Ref: dev, Now: time.Now}).Advance(f.t.Context())
 			return err
 		},
-		"by an abort": func(f *fleet, c *store.Campaign) error {
-			_, err := f.s.Campaigns.Abort(f.t.Context(), dev, c, author())
+		"by an abort": func(f *testFleet, c *journal.Campaign) error {
+			_, err := journal.In(f.s).Abort(f.t.Context(), dev, c, author())
 			return err
 		},
 	} {
@@ -318,7 +322,7 @@ func TestKeepWaitingHoldsManyNodes(t *testing.T) {
 			for _, node := range nodes {
 				c.State.Failed[node] = rollout.Failure{Code: rollout.DeadlineEnded}
 			}
-			if err := f.s.Campaigns.Update(t.Context(), dev, c, c.State); err != nil {
+			if err := journal.In(f.s).Update(t.Context(), dev, c, c.State); err != nil {
 				t.Fatal(err)
 			}
 			const holds = "/pulley/v1/environments/dev/holds/"
@@ -328,7 +332,7 @@ func TestKeepWaitingHoldsManyNodes(t *testing.T) {
 			if err := end(f, f.campaign(plan.ID)); err != nil {
 				t.Fatal(err)
 			}
-			all, damaged, err := f.s.Fleet.Holds(t.Context(), dev)
+			all, damaged, err := fleet.In(f.s).Holds(t.Context(), dev)
 			if phase := f.campaign(plan.ID).State.Phase; err != nil || phase == rollout.Advancing || len(all) != 199 || len(damaged) != 1 {
 				t.Errorf("the job is %s with %d holds, unreadable %v: %v", phase, len(all), damaged, err)
 			}

@@ -13,17 +13,19 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"pulley/internal/desired/targets"
+	"pulley/internal/etcd"
 	"pulley/internal/rollout"
-	"pulley/internal/store"
+	"pulley/internal/rollout/journal"
 )
 
 // startsEnv is the number of pairs of simultaneous starts; unset: 24.
 const startsEnv = "PULLEY_TEST_STARTS"
 
-const campaignKeys = store.DefaultPrefix + "/v1/environments/dev/campaigns/"
+const campaignKeys = etcd.DefaultPrefix + "/v1/environments/dev/campaigns/"
 
 // planOf plans a rollout or a job over nodes, of a size that needs several keys.
-func (f *fleet) planOf(kind rollout.Kind, role string, nodes int) rollout.Plan {
+func (f *testFleet) planOf(kind rollout.Kind, role string, nodes int) rollout.Plan {
 	f.t.Helper()
 	var members []rollout.Member
 	var candidates []rollout.Candidate
@@ -44,7 +46,7 @@ func (f *fleet) planOf(kind rollout.Kind, role string, nodes int) rollout.Plan {
 }
 
 // onlyOf reports an error if a campaign has nodes of another role than the one that started it, or not all, or if etcd has keys of another start.
-func (f *fleet) onlyOf(plan rollout.Plan, nodes int) {
+func (f *testFleet) onlyOf(plan rollout.Plan, nodes int) {
 	f.t.Helper()
 	c := f.campaign(plan.ID)
 	seen := 0
@@ -66,7 +68,7 @@ func (f *fleet) onlyOf(plan rollout.Plan, nodes int) {
 }
 
 // keys returns the keys with the nodes of a campaign, of any plan. None of a plan that is in force may have a lease.
-func (f *fleet) keys(id string) (keys []string) {
+func (f *testFleet) keys(id string) (keys []string) {
 	f.t.Helper()
 	resp, err := f.client.Get(f.t.Context(), campaignKeys+id+"/nodes/", clientv3.WithPrefix())
 	if err != nil {
@@ -109,16 +111,16 @@ func TestStartsAtTheSameTime(t *testing.T) {
 				<-begin
 				if n%4 == i { // some begin a moment later, between the other's writes
 					for range n % 7 {
-						_, _ = f.s.Targets.Desires(t.Context(), dev)
+						_, _ = targets.In(f.s).Desires(t.Context(), dev)
 					}
 				}
-				plans[i], errs[i] = f.s.Campaigns.Start(t.Context(), dev, d, p, author())
+				plans[i], errs[i] = journal.In(f.s).Start(t.Context(), dev, d, p, author())
 			})
 		}
 		close(begin)
 		both.Wait()
 		winner := slices.Index(errs[:], nil)
-		if winner < 0 || !errors.Is(errs[1-winner], store.ErrConflict) {
+		if winner < 0 || !errors.Is(errs[1-winner], etcd.ErrConflict) {
 			t.Fatalf("pair %d: %v", n, errs)
 		}
 		won[string(pair[0])+" and "+string(pair[1])+": "+[]string{"web", "db"}[winner]]++
@@ -126,12 +128,12 @@ func TestStartsAtTheSameTime(t *testing.T) {
 		c := f.campaign(plans[winner].ID)
 		var err error
 		if c.Plan.Kind == rollout.Run {
-			_, err = f.s.Campaigns.Abort(t.Context(), dev, c, author())
+			_, err = journal.In(f.s).Abort(t.Context(), dev, c, author())
 		} else {
-			_, err = f.s.Campaigns.Revert(t.Context(), dev, c, author())
+			_, err = journal.In(f.s).Revert(t.Context(), dev, c, author())
 		}
 		if err == nil {
-			_, err = f.s.Campaigns.Prune(t.Context(), dev, 0)
+			_, err = journal.In(f.s).Prune(t.Context(), dev, 0)
 		}
 		if err != nil {
 			t.Fatal(err)
@@ -154,9 +156,9 @@ func TestKilledStartsAreNobodys(t *testing.T) {
 			f := begin(t, 1)
 			for n, left := 1, 0; ; n++ {
 				dying, m := f.mortal(n, n%2 == 0)
-				d, err := dying.Targets.Desires(t.Context(), dev)
+				d, err := targets.In(dying).Desires(t.Context(), dev)
 				if err == nil {
-					_, err = dying.Campaigns.Start(t.Context(), dev, d, f.planOf(kind, "web", 4500), author())
+					_, err = journal.In(dying).Start(t.Context(), dev, d, f.planOf(kind, "web", 4500), author())
 				}
 				if err == nil {
 					if left < 3 {
@@ -182,7 +184,7 @@ func TestKilledStartsAreNobodys(t *testing.T) {
 					}
 					left++
 				}
-				p, err := f.s.Campaigns.Start(t.Context(), dev, f.desires(), f.planOf(rollout.Take, "db", 3), author())
+				p, err := journal.In(f.s).Start(t.Context(), dev, f.desires(), f.planOf(rollout.Take, "db", 3), author())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -190,8 +192,8 @@ func TestKilledStartsAreNobodys(t *testing.T) {
 				if len(c.Plan.Groups) != 1 && len(c.Plan.Groups) != 2 || c.Plan.Nodes() != 3 {
 					t.Fatalf("%+v", c.Plan.Groups)
 				}
-				if _, err = f.s.Campaigns.Revert(t.Context(), dev, c, author()); err == nil {
-					_, err = f.s.Campaigns.Prune(t.Context(), dev, 0)
+				if _, err = journal.In(f.s).Revert(t.Context(), dev, c, author()); err == nil {
+					_, err = journal.In(f.s).Prune(t.Context(), dev, 0)
 				}
 				if err != nil {
 					t.Fatal(err)

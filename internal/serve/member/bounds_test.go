@@ -24,11 +24,11 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"pulley/internal/access"
 	"pulley/internal/desired/control"
 	"pulley/internal/model"
 	"pulley/internal/pki"
 	"pulley/internal/serve/limits"
-	"pulley/internal/store"
 )
 
 // lookups is etcd's users. It counts lookups, and those that take the lock of etcd's writes.
@@ -146,14 +146,14 @@ func TestNodeWatchesOneKey(t *testing.T) {
 	c.Refused = func(string, string) { calls.Add(1) }
 	s := startSecure(t, c)
 	name := pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: "controller1", Incarnation: pki.NewIncarnation()}
-	access := connect(t, s.Connection).Access
-	if err := errors.Join(access.EnsureEnvironment(t.Context(), "dev"), access.EnsureNode(t.Context(), "dev", "controller1", name.String())); err != nil {
+	users := access.In(connect(t, s.Connection))
+	if err := errors.Join(users.EnsureEnvironment(t.Context(), "dev"), users.EnsureNode(t.Context(), "dev", "controller1", name.String())); err != nil {
 		t.Fatal(err)
 	}
 	of := s.Connection
 	of.Cert = identity(t, s.Certificates, name)
 	of.Key = of.Cert
-	node, who := connect(t, of).Node, model.Identity{Environment: "dev", Node: "controller1"}
+	node, who := control.In(connect(t, of)), model.Identity{Environment: "dev", Node: "controller1"}
 	if err := node.WatchOrders(t.Context(), model.Identity{Environment: "production", Node: "compute1"}, func() {}); !errors.Is(err, control.ErrWatchRefused) {
 		t.Errorf("a watch of the orders in another environment: %v", err)
 	}
@@ -179,7 +179,7 @@ func TestNodeWatchesOneKey(t *testing.T) {
 	for n := range watchesOfNode {
 		ctx, cancel := context.WithCancel(t.Context())
 		end = append(end, cancel)
-		one := connect(t, of).Node
+		one := control.In(connect(t, of))
 		go func() { _ = one.WatchOrders(ctx, who, func() {}) }()
 		open(n + 1)
 	}
@@ -204,11 +204,11 @@ func TestOperatorsDoNotWatch(t *testing.T) {
 	refused := atomic.Int64{}
 	c.Refused = func(string, string) { refused.Add(1) }
 	s := startSecure(t, c)
-	access := connect(t, s.Connection).Access
-	clients := map[store.OperatorRole]*grpc.ClientConn{"serve": rawClient(t, s.Connection).ActiveConnection()}
-	for _, role := range []store.OperatorRole{store.RoleViewer, store.RoleOperator, store.RoleAdmin} {
+	users := access.In(connect(t, s.Connection))
+	clients := map[access.OperatorRole]*grpc.ClientConn{"serve": rawClient(t, s.Connection).ActiveConnection()}
+	for _, role := range []access.OperatorRole{access.RoleViewer, access.RoleOperator, access.RoleAdmin} {
 		name := pki.Name{Prefix: "pulley", Kind: pki.KindOperator, Subject: "ann", Incarnation: pki.NewIncarnation()}
-		if err := access.EnsureOperator(t.Context(), name.String(), role); err != nil {
+		if err := users.EnsureOperator(t.Context(), name.String(), role); err != nil {
 			t.Fatal(err)
 		}
 		of := s.Connection
@@ -243,7 +243,7 @@ func TestOperatorsDoNotWatch(t *testing.T) {
 		}
 		for name, call := range calls {
 			before, err := refused.Load(), call()
-			if may := role == "serve" || role == store.RoleAdmin; (err == nil) != may || err != nil && status.Code(err) != codes.PermissionDenied || (refused.Load() > before) == may {
+			if may := role == "serve" || role == access.RoleAdmin; (err == nil) != may || err != nil && status.Code(err) != codes.PermissionDenied || (refused.Load() > before) == may {
 				t.Errorf("%s of %s: %v, after %d refusals", name, role, err, refused.Load()-before)
 			}
 		}

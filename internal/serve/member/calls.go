@@ -22,10 +22,10 @@ import (
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/proto"
 
+	"pulley/internal/access"
 	"pulley/internal/etcd"
 	"pulley/internal/pki"
 	"pulley/internal/release"
-	"pulley/internal/store"
 )
 
 // Bounds of what etcd reads for one request. It has all of it in memory at once, also what it reads for guards, sorts or leaves out.
@@ -82,7 +82,7 @@ func callerOf(ctx context.Context) (c caller, bounded bool) {
 	if err == nil && name.Kind == pki.KindNode {
 		c.node = &name
 	}
-	return c, c.user != store.RootUser && (err != nil || name.Kind != pki.KindServe)
+	return c, c.user != access.RootUser && (err != nil || name.Kind != pki.KindServe)
 }
 
 // begin admits a call before its request is read, and counts it until its end.
@@ -285,7 +285,7 @@ func (c caller) judge(r *request) error {
 		return rpctypes.ErrGRPCTooManyOps
 	}
 	for _, p := range r.puts {
-		most, own := store.NodeWrites(*c.node, string(p.GetKey()))
+		most, own := access.NodeWrites(*c.node, string(p.GetKey()))
 		switch {
 		case !own || p.GetLease() != 0:
 			return errDenied
@@ -296,7 +296,7 @@ func (c caller) judge(r *request) error {
 		}
 	}
 	for _, d := range r.drops {
-		switch most, own := store.NodeWrites(*c.node, string(d.GetKey())); {
+		switch most, own := access.NodeWrites(*c.node, string(d.GetKey())); {
 		case !own:
 			return errDenied
 		case most == etcd.TouchBytes:

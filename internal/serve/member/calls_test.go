@@ -31,9 +31,10 @@ import (
 	"google.golang.org/grpc/tap"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"pulley/internal/access"
+	"pulley/internal/etcd"
 	"pulley/internal/pki"
 	"pulley/internal/release"
-	"pulley/internal/store"
 )
 
 // stolen starts a member with 24 MiB of content, and returns it with clients that have the certificates of a node and of a viewer.
@@ -47,9 +48,9 @@ func stolen(t *testing.T) (s *Secured, node, viewer *clientv3.Client, refused *a
 		{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: "web1", Incarnation: pki.NewIncarnation()},
 		{Prefix: "pulley", Kind: pki.KindOperator, Subject: "vic", Incarnation: pki.NewIncarnation()},
 	}
-	access := connect(t, s.Connection).Access
-	if err := errors.Join(access.EnsureEnvironment(t.Context(), "dev"), access.EnsureNode(t.Context(), "dev", "web1", names[0].String()),
-		access.EnsureOperator(t.Context(), names[1].String(), store.RoleViewer)); err != nil {
+	users := access.In(connect(t, s.Connection))
+	if err := errors.Join(users.EnsureEnvironment(t.Context(), "dev"), users.EnsureNode(t.Context(), "dev", "web1", names[0].String()),
+		users.EnsureOperator(t.Context(), names[1].String(), access.RoleViewer)); err != nil {
 		t.Fatal(err)
 	}
 	serve := rawClient(t, s.Connection)
@@ -70,7 +71,7 @@ func stolen(t *testing.T) (s *Secured, node, viewer *clientv3.Client, refused *a
 	return s, clients[0], clients[1], refused
 }
 
-func rawClient(t *testing.T, of store.Config) *clientv3.Client {
+func rawClient(t *testing.T, of etcd.Config) *clientv3.Client {
 	t.Helper()
 	config, err := of.TLS()
 	if err != nil {
@@ -402,7 +403,7 @@ func callsAreLimited(t *testing.T, s *Secured, node *clientv3.Client, refused *a
 func TestUsersMeasureApart(t *testing.T) {
 	t.Parallel()
 	s, _, _, refused := stolen(t)
-	if err := connect(t, s.Connection).Access.EnsureOperator(t.Context(), "pulley/operator/ann/0123456789abcdef", store.RoleViewer); err != nil {
+	if err := access.In(connect(t, s.Connection)).EnsureOperator(t.Context(), "pulley/operator/ann/0123456789abcdef", access.RoleViewer); err != nil {
 		t.Fatal(err)
 	}
 	as := func(ctx context.Context, user string) error {

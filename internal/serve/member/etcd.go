@@ -28,9 +28,9 @@ import (
 
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
+	"pulley/internal/etcd"
 	"pulley/internal/pki"
 	"pulley/internal/serve/limits"
-	"pulley/internal/store"
 )
 
 // Defaults of the embedded member.
@@ -315,8 +315,8 @@ func (e *Etcd) Size() (stored, inUse int64) {
 }
 
 // Store returns a connection to the keyspace inside the process, which needs no certificate.
-func (e *Etcd) Store(prefix string, timeout time.Duration) *store.Store {
-	return store.Over(v3client.New(e.server.Server), e.server.Server.Backend().Defrag, e.Endpoint(), prefix, timeout)
+func (e *Etcd) DB(prefix string, timeout time.Duration) *etcd.DB {
+	return etcd.Over(v3client.New(e.server.Server), e.server.Server.Backend().Defrag, e.Endpoint(), prefix, timeout)
 }
 
 // Failed delivers the error that stops the member, if any.

@@ -4,9 +4,10 @@ import (
 	"errors"
 	"testing"
 
+	"pulley/internal/access"
 	"pulley/internal/access/fleetca"
+	"pulley/internal/etcd"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 // Nodes in a cluster that does not trust their CA would be cut off. Nodes in a cluster without authentication would be
@@ -20,7 +21,7 @@ func TestJoiningClusterNeedsAuthAndTrust(t *testing.T) {
 	}
 
 	viewer := pki.Name{Prefix: "pulley", Kind: pki.KindOperator, Subject: "eve", Incarnation: pki.NewIncarnation()}
-	if err := st.Access.EnsureOperator(t.Context(), viewer.String(), store.RoleViewer); err != nil {
+	if err := access.In(st).EnsureOperator(t.Context(), viewer.String(), access.RoleViewer); err != nil {
 		t.Fatal(err)
 	}
 	as := s.Connection
@@ -49,7 +50,7 @@ func TestJoiningClusterNeedsAuthAndTrust(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer plain.Close()
-	if err := foreign.MayJoin(t.Context(), plain.Store("", 0), store.Config{Endpoints: []string{plain.Endpoint()}}); obstacle(err) != fleetca.AuthOff {
+	if err := foreign.MayJoin(t.Context(), plain.DB("", 0), etcd.Config{Endpoints: []string{plain.Endpoint()}}); obstacle(err) != fleetca.AuthOff {
 		t.Errorf("with an etcd without authentication: %v", err)
 	}
 }

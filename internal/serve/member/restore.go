@@ -16,8 +16,9 @@ import (
 	"go.etcd.io/etcd/server/v3/storage/schema"
 	"go.uber.org/zap"
 
+	"pulley/internal/access"
 	"pulley/internal/atomicfile"
-	"pulley/internal/store"
+	"pulley/internal/etcd"
 )
 
 // pageBytes divides the size of each database of etcd; the checksum at the end of a snapshot does not count.
@@ -64,7 +65,7 @@ func finish(dir string) error {
 // Restore makes the snapshot that the file Database of a new data folder contains the data of its member. It then runs
 // the member on a socket in a new private folder, for change alone. The folder is secured if the snapshot has etcd's
 // authentication on, also if that etcd was a cluster. At the end it removes the mark of MarkRestoring.
-func Restore(ctx context.Context, c SecureConfig, change func(context.Context, *store.Store) error) error {
+func Restore(ctx context.Context, c SecureConfig, change func(context.Context, *etcd.DB) error) error {
 	if err := checkSnapshot(Database(c.Dir)); err != nil {
 		return fmt.Errorf("cannot restore etcd: %w", err)
 	}
@@ -82,8 +83,8 @@ func Restore(ctx context.Context, c SecureConfig, change func(context.Context, *
 	// Members that are added later get the data from a raft snapshot. Without one, they would get only the new log.
 	c.snapshots = true
 	s := &Secured{run: run}
-	err = s.privately(ctx, c, func(ctx context.Context, st *store.Store) error {
-		on, err := st.Access.AuthEnabled(ctx)
+	err = s.privately(ctx, c, func(ctx context.Context, st *etcd.DB) error {
+		on, err := access.In(st).AuthEnabled(ctx)
 		if err == nil && on {
 			err = markSecured(c.Dir)
 		}
@@ -140,7 +141,7 @@ func resetLog(path string) error {
 }
 
 // privately runs the member on a socket that only this user can enter, and calls do with an administrator's connection.
-func (s *Secured) privately(ctx context.Context, c SecureConfig, do func(context.Context, *store.Store) error) error {
+func (s *Secured) privately(ctx context.Context, c SecureConfig, do func(context.Context, *etcd.DB) error) error {
 	cert, key, err := throwaway(s.run)
 	if err != nil {
 		return fmt.Errorf("cannot make a certificate for the start: %w", err)
@@ -154,7 +155,7 @@ func (s *Secured) privately(ctx context.Context, c SecureConfig, do func(context
 		return err
 	}
 	defer e.Close()
-	st, err := store.Open(store.Config{
+	st, err := etcd.Open(etcd.Config{
 		Endpoints: []string{"unixs://" + socket}, CACert: cert, Cert: cert, Key: key, Prefix: c.Prefix, Timeout: c.Timeout,
 	})
 	if err != nil {

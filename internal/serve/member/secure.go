@@ -18,10 +18,11 @@ import (
 	"path/filepath"
 	"time"
 
+	"pulley/internal/access"
 	"pulley/internal/access/fleetca"
 	"pulley/internal/atomicfile"
+	"pulley/internal/etcd"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 // securedName marks a data folder whose etcd authenticates its users. The file is written before authentication is
@@ -55,15 +56,15 @@ type SecureConfig struct {
 	CA         pki.Options
 
 	// Check runs over the member's data before any certificate is replaced and any user changes; nil accepts all.
-	Check func(context.Context, *store.Store) error
+	Check func(context.Context, *etcd.DB) error
 }
 
 // Secured is a running member with authentication.
 type Secured struct {
 	*Etcd
 	Certificates *fleetca.Certificates
-	Connection   store.Config // settings with which serve itself, an administrator, connects
-	Admin        string       // the identity file of the first administrator; "" unless this start created it
+	Connection   etcd.Config // settings with which serve itself, an administrator, connects
+	Admin        string      // the identity file of the first administrator; "" unless this start created it
 
 	run   string // folder of sockets
 	hosts []string
@@ -97,7 +98,7 @@ func StartSecure(ctx context.Context, c SecureConfig) (*Secured, error) {
 	if s.Etcd, err = c.start(ctx, c.embedded(c.clientURL(true), s.peers()), release); err != nil {
 		return nil, err
 	}
-	s.Connection = store.Config{
+	s.Connection = etcd.Config{
 		Endpoints: []string{s.local()}, CACert: s.Certificates.Bundle(),
 		Cert: s.Certificates.Identity(), Key: s.Certificates.Identity(), Prefix: c.Prefix, Timeout: c.Timeout,
 	}
@@ -189,8 +190,8 @@ func (c SecureConfig) hosts() []string {
 
 // setUp runs the first phase.
 func (s *Secured) setUp(ctx context.Context, c SecureConfig) error {
-	return s.privately(ctx, c, func(ctx context.Context, st *store.Store) (err error) {
-		s.operator = st.Access.OperatorRole(store.RoleOperator)
+	return s.privately(ctx, c, func(ctx context.Context, st *etcd.DB) (err error) {
+		s.operator = access.In(st).OperatorRole(access.RoleOperator)
 		if c.Check != nil {
 			err = c.Check(ctx, st)
 		}

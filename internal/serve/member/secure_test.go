@@ -13,10 +13,12 @@ import (
 	"testing"
 	"time"
 
+	"pulley/internal/access"
 	"pulley/internal/access/fleetca"
+	"pulley/internal/etcd"
+	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/pki"
-	"pulley/internal/store"
 )
 
 // secureConfig configures a member in a folder, at a free address.
@@ -38,9 +40,9 @@ func startSecure(t *testing.T, c SecureConfig) *Secured {
 	return s
 }
 
-func connect(t *testing.T, c store.Config) *store.Store {
+func connect(t *testing.T, c etcd.Config) *etcd.DB {
 	t.Helper()
-	st, err := store.Open(c)
+	st, err := etcd.Open(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,16 +71,16 @@ func TestSecureStartCreatesUsersOnce(t *testing.T) {
 	admin := s.Connection
 	admin.Cert, admin.Key = s.Admin, s.Admin
 	host := model.Host{Node: "controller1"}
-	if err := connect(t, admin).Fleet.Register(t.Context(), "dev", host); err != nil {
+	if err := fleet.In(connect(t, admin)).Register(t.Context(), "dev", host); err != nil {
 		t.Fatal(err)
 	}
-	if err := connect(t, s.Connection).Access.SetUpAuth(t.Context(), s.Certificates.User()); err != nil {
+	if err := access.In(connect(t, s.Connection)).SetUpAuth(t.Context(), s.Certificates.User()); err != nil {
 		t.Errorf("serve itself may not look after users: %v", err)
 	}
 	foreign := s.Connection
 	foreign.Cert = identity(t, s.Certificates, pki.Name{Prefix: "pulley", Kind: pki.KindOperator, Subject: "eve", Incarnation: pki.NewIncarnation()})
 	foreign.Key = foreign.Cert
-	if err := connect(t, foreign).Fleet.Register(t.Context(), "dev", host); err == nil || errors.Is(err, model.ErrUnreachable) {
+	if err := fleet.In(connect(t, foreign)).Register(t.Context(), "dev", host); err == nil || errors.Is(err, model.ErrUnreachable) {
 		t.Errorf("a certificate without a user wrote: %v", err)
 	}
 	s.Close()
@@ -102,10 +104,10 @@ func TestSecureStartCreatesUsersOnce(t *testing.T) {
 		t.Error("a second start made another administrator")
 	}
 	admin.Endpoints = s.Connection.Endpoints
-	if err := connect(t, admin).Fleet.Register(t.Context(), "dev", host); err != nil {
+	if err := fleet.In(connect(t, admin)).Register(t.Context(), "dev", host); err != nil {
 		t.Errorf("the administrator of the first start: %v", err)
 	}
-	users, err := connect(t, s.Connection).Access.Users(t.Context())
+	users, err := access.In(connect(t, s.Connection)).Users(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -125,9 +127,9 @@ func TestInterruptedStartIsCompleted(t *testing.T) {
 	c := secureConfig(t, t.TempDir())
 	s := startSecure(t, c)
 	st := connect(t, s.Connection)
-	was, _, err := st.Identities.Operator(t.Context(), "admin")
+	was, _, err := access.IdentitiesIn(st).Operator(t.Context(), "admin")
 	if err == nil {
-		err = st.Access.DropUser(t.Context(), was.User)
+		err = access.In(st).DropUser(t.Context(), was.User)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -143,10 +145,10 @@ func TestInterruptedStartIsCompleted(t *testing.T) {
 	}
 	admin := s.Connection
 	admin.Cert, admin.Key = s.Admin, s.Admin
-	if _, err := connect(t, admin).Access.Users(t.Context()); err != nil {
+	if _, err := access.In(connect(t, admin)).Users(t.Context()); err != nil {
 		t.Errorf("the administrator: %v", err)
 	}
-	if is, _, err := connect(t, s.Connection).Identities.Operator(t.Context(), "admin"); err != nil || is.User != was.User || !is.Live() {
+	if is, _, err := access.IdentitiesIn(connect(t, s.Connection)).Operator(t.Context(), "admin"); err != nil || is.User != was.User || !is.Live() {
 		t.Errorf("the list of operators has %+v, %v", is, err)
 	}
 	s.Close()
@@ -157,7 +159,7 @@ func TestInterruptedStartIsCompleted(t *testing.T) {
 	}
 	s = startSecure(t, c)
 	admin.Endpoints = s.Connection.Endpoints
-	if _, err := connect(t, admin).Access.Users(t.Context()); err != nil || s.Admin == "" {
+	if _, err := access.In(connect(t, admin)).Users(t.Context()); err != nil || s.Admin == "" {
 		t.Errorf("the administrator that was made before, at a start from nothing: %v", err)
 	}
 }
@@ -209,15 +211,15 @@ func TestCertificateWithoutUserNeverWrites(t *testing.T) {
 	}
 	file := identity(t, certs, pki.Name{Prefix: "pulley", Kind: pki.KindNode, Environment: "dev", Subject: "controller1", Incarnation: pki.NewIncarnation()})
 	var wrote, refused, socket atomic.Int64
-	hammer := func(ctx context.Context, config store.Config) {
+	hammer := func(ctx context.Context, config etcd.Config) {
 		config.Cert, config.Key, config.CACert, config.Timeout = file, file, certs.Bundle(), 300*time.Millisecond
-		st, err := store.Open(config)
+		st, err := etcd.Open(config)
 		if err != nil {
 			t.Error(err)
 			return
 		}
 		defer st.Close()
-		switch err := st.Fleet.Register(ctx, "dev", model.Host{Node: "eve"}); {
+		switch err := fleet.In(st).Register(ctx, "dev", model.Host{Node: "eve"}); {
 		case err == nil:
 			wrote.Add(1)
 		case !errors.Is(err, model.ErrUnreachable) && ctx.Err() == nil:
@@ -229,7 +231,7 @@ func TestCertificateWithoutUserNeverWrites(t *testing.T) {
 	for range 4 {
 		hammers.Go(func() {
 			for ctx.Err() == nil {
-				hammer(ctx, store.Config{Endpoints: []string{"https://" + c.Listen}})
+				hammer(ctx, etcd.Config{Endpoints: []string{"https://" + c.Listen}})
 			}
 		})
 	}
@@ -238,7 +240,7 @@ func TestCertificateWithoutUserNeverWrites(t *testing.T) {
 			sockets, _ := filepath.Glob(filepath.Join(run, "*", "localhost"))
 			for _, s := range sockets {
 				socket.Add(1)
-				hammer(ctx, store.Config{Endpoints: []string{"unixs://" + s}})
+				hammer(ctx, etcd.Config{Endpoints: []string{"unixs://" + s}})
 			}
 		}
 	})
@@ -258,7 +260,7 @@ func TestCertificateWithoutUserNeverWrites(t *testing.T) {
 	}
 	stop()
 	hammers.Wait()
-	hosts, err := connect(t, s.Connection).Fleet.Hosts(t.Context(), model.Ref{Environment: "dev"})
+	hosts, err := fleet.In(connect(t, s.Connection)).Hosts(t.Context(), model.Ref{Environment: "dev"})
 	if err != nil || len(hosts) > 0 || wrote.Load() > 0 {
 		t.Errorf("%d writes by a certificate without a user got through; hosts are %v, %v", wrote.Load(), hosts, err)
 	}

@@ -15,8 +15,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/zap"
 
+	"pulley/internal/access"
+	"pulley/internal/etcd"
 	"pulley/internal/serve/member"
-	"pulley/internal/store"
 )
 
 // Serve is the user that StartAuth creates for `pulley serve`.
@@ -42,7 +43,7 @@ func StartAuth(t testing.TB, o AuthOptions) *Auth {
 	t.Helper()
 	a := &Auth{PKI: NewPKI(t), issued: map[string][2]string{}, clients: map[string]*clientv3.Client{}}
 	c := member.EtcdConfig{Dir: t.TempDir(), CACert: filepath.Join(t.TempDir(), "trusted.pem"), Cert: a.PKI.ServerCert, Key: a.PKI.ServerKey,
-		OperatorRole: strings.Trim(store.DefaultPrefix, "/") + "/" + string(store.RoleOperator)}
+		OperatorRole: strings.Trim(etcd.DefaultPrefix, "/") + "/" + string(access.RoleOperator)}
 	own, err := os.ReadFile(a.PKI.CA)
 	if err == nil {
 		err = os.WriteFile(c.CACert, append(own, o.Trusted...), 0o600)
@@ -51,19 +52,19 @@ func StartAuth(t testing.TB, o AuthOptions) *Auth {
 		t.Fatal(err)
 	}
 	a.Server = start(t, c, cmp.Or(o.QuotaBytes, member.DefaultQuota))
-	if err := a.Admin().Access.SetUpAuth(t.Context(), Serve); err != nil {
+	if err := access.In(a.Admin()).SetUpAuth(t.Context(), Serve); err != nil {
 		t.Fatal(err)
 	}
 	return a
 }
 
 // Admin returns a connection as `pulley serve`, which may do everything.
-func (a *Auth) Admin() *store.Store { a.t.Helper(); return a.Store(Serve) }
+func (a *Auth) Admin() *etcd.DB { a.t.Helper(); return a.DB(Serve) }
 
 // Store returns a connection with a certificate of this name. The test decides whether the user exists.
-func (a *Auth) Store(user string) *store.Store {
+func (a *Auth) DB(user string) *etcd.DB {
 	a.t.Helper()
-	s, err := store.Open(a.Config(user))
+	s, err := etcd.Open(a.Config(user))
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -72,14 +73,14 @@ func (a *Auth) Store(user string) *store.Store {
 }
 
 // Config returns the connection settings with a certificate of this name, which is the same at every call.
-func (a *Auth) Config(user string) store.Config {
+func (a *Auth) Config(user string) etcd.Config {
 	a.t.Helper()
 	pair, ok := a.issued[user]
 	if !ok {
 		pair[0], pair[1] = a.PKI.issue(a.t, user)
 		a.issued[user] = pair
 	}
-	return store.Config{Endpoints: []string{a.Endpoint}, CACert: a.PKI.CA, Cert: pair[0], Key: pair[1], Timeout: 5 * time.Second}
+	return etcd.Config{Endpoints: []string{a.Endpoint}, CACert: a.PKI.CA, Cert: pair[0], Key: pair[1], Timeout: 5 * time.Second}
 }
 
 // ClientOf returns a plain client with a certificate of this name, for calls that Pulley would never make.

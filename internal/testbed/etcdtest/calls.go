@@ -6,11 +6,11 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"pulley/internal/store"
+	"pulley/internal/etcd"
 )
 
 // CancelAfter runs do with a store that calls cancel before its call to etcd of this number.
-func CancelAfter(s *store.Store, calls int32, cancel context.CancelFunc, do func(*store.Store)) {
+func CancelAfter(s *etcd.DB, calls int32, cancel context.CancelFunc, do func(*etcd.DB)) {
 	BeforeCalls(s, func(call int32) {
 		if call == calls {
 			cancel()
@@ -20,10 +20,10 @@ func CancelAfter(s *store.Store, calls int32, cancel context.CancelFunc, do func
 }
 
 // BeforeCalls runs hit before each call of a store to etcd, with its number.
-func BeforeCalls(s *store.Store, hit func(call int32)) {
+func BeforeCalls(s *etcd.DB, hit func(call int32)) {
 	var made atomic.Int32
 	next := func() { hit(made.Add(1)) }
-	s.DB().Client.KV, s.DB().Client.Auth = cutKV{s.DB().Client.KV, next}, cutAuth{s.DB().Client.Auth, next}
+	s.Client.KV, s.Client.Auth = cutKV{s.Client.KV, next}, cutAuth{s.Client.Auth, next}
 }
 
 type cutKV struct {

@@ -2,9 +2,12 @@ package etcdtest
 
 import (
 	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+
+	"pulley/internal/etcd"
 )
 
 // KeyRow is a row of the table in keys.go: a key with its segments filled in, and the letters of its writers.
@@ -15,10 +18,10 @@ type KeyRow struct {
 
 var tableRow = regexp.MustCompile(`(?m)^//\t(\S+)\s+([a-z](?:,[a-z])*)(?:  |$)`)
 
-// TableOfKeys reads the table of keys.go. Environments are env, nodes are node, and other names are name; "": such as may be. The test is of a package of internal.
+// TableOfKeys reads the table of keys.go. Environments are env, nodes are node, and other names are name; "": such as may be.
 func TableOfKeys(t testing.TB, env, node, name string) (rows []KeyRow) {
 	t.Helper()
-	source, err := os.ReadFile("../etcd/keys.go")
+	source, err := os.ReadFile(filepath.Join(rootOfModule(), "internal/etcd/keys.go"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,8 +46,20 @@ func TableOfKeys(t testing.TB, env, node, name string) (rows []KeyRow) {
 			if strings.ContainsAny(key, "<>{}") {
 				t.Fatalf("the test does not know what to fill into key %s", v)
 			}
-			rows = append(rows, KeyRow{m[1], "/pulley/v1/" + key, strings.Split(m[2], ",")})
+			rows = append(rows, KeyRow{m[1], etcd.NewKeys("").Root() + key, strings.Split(m[2], ",")})
 		}
 	}
 	return rows
+}
+
+// rootOfModule is the folder with go.mod, above that of the test.
+func rootOfModule() string {
+	dir := "."
+	for range 9 {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			break
+		}
+		dir = filepath.Join(dir, "..")
+	}
+	return dir
 }

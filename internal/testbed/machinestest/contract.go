@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"pulley/environments"
+	"pulley/internal/fleet"
 	"pulley/internal/machines"
 	"pulley/internal/model"
 )
@@ -362,7 +363,7 @@ func fence(t *testing.T, s *subject) {
 func asks(t *testing.T, s *subject) {
 	one, two := s.node("web", 1), s.node("web", 10)
 	q := model.Request{ID: "00000000000000aa", Do: model.RequestRun, Why: "web2 came", By: "ann", At: time.Now().UTC().Truncate(time.Second)}
-	s.is(s.Fleet.Ask(t.Context(), one, q), machines.ErrNotListed)
+	s.is(s.Fleet.Ask(t.Context(), one, q), fleet.ErrNotListed)
 	s.Join(one, "web")
 	s.Join(two, "web")
 	before := s.world().Hosts

@@ -20,7 +20,7 @@ const (
 	maxAnswerBytes = 16 << 20
 
 	// From SIGTERM to SIGKILL. A program that has lost the lock has some seconds until another one may take it: this and the time for
-	// output after the command's end, 2 s, must fit in (inFlight in a test of package store).
+	// output after the command's end, 2 s, must fit in (inFlight in a test of package etcd).
 	gentle = 5 * time.Second
 )
 
