@@ -9,7 +9,6 @@ import (
 	"os"
 	"path"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +18,7 @@ import (
 	"pulley/internal/atomicfile"
 	"pulley/internal/bounded"
 	"pulley/internal/model"
+	"pulley/internal/pattern"
 )
 
 // Disk is a node's persistent memory: the files of one folder (/var/lib/pulley). Files appear complete or not at all.
@@ -263,11 +263,11 @@ func (d *Disk) trim(dir string) error {
 	return nil
 }
 
-var runName = regexp.MustCompile(`^[0-9]{8}T[0-9]{6}Z-([0-9]+)(\.json)?$`)
+var runName = pattern.Lazy(`^[0-9]{8}T[0-9]{6}Z-([0-9]+)(\.json)?$`)
 
 // sequence returns the run number in the name of a file or folder, or -1 if it names no run.
 func sequence(name string) int64 {
-	m := runName.FindStringSubmatch(name)
+	m := runName().FindStringSubmatch(name)
 	if m == nil {
 		return -1
 	}

@@ -44,7 +44,8 @@ func (t *tick) look() error {
 	return err
 }
 
-// Peek returns the decision of a tick at this moment, and changes nothing. The caller must hold the node's lock.
+// Peek returns the decision of a tick at this moment, and changes nothing: it completes no interrupted run first. The caller must hold the
+// node's lock.
 func (a *Agent) Peek(ctx context.Context) (model.Decision, model.Desired, error) {
 	t := &tick{Agent: a}
 	var err error
@@ -73,8 +74,8 @@ func (t *tick) finish() error {
 		case ended && result.Kind != model.Success:
 			t.state.Fail(model.Run{ID: run, Target: t.state.Enforcing, Result: result}, t.began)
 			err = t.Memory.Save(t.state)
+		default: // no result, or a success that was not committed: the run is repeated
 		}
-		// The result is unknown: repeat the run.
 		if err != nil {
 			return err
 		}
@@ -160,7 +161,7 @@ func (t *tick) decide(ctx context.Context) error {
 		}
 		forgot = forgot || refused
 	}
-	if a := t.decision.Action; t.opts.Keep && (a == model.Take || a == model.Retire) { // changed in between
+	if a := t.decision.Action; t.opts.Keep && (a == model.Take || a == model.Retire) { // since the agent in place looked
 		t.note = "an agent on probation takes no new target; the next tick takes it"
 		return errEnd
 	}
@@ -187,8 +188,8 @@ func (t *tick) decide(ctx context.Context) error {
 	return t.Memory.Save(t.state)
 }
 
-// stage puts the target on this machine's disk, where Puppet does not see it. A target that differs in nothing for this
-// node is in place already, unless the node's last run failed or was interrupted. After a refusal, the node enforces the target in place.
+// stage puts the target on this machine's disk, where Puppet does not see it. A target with the same files and data for this
+// node needs no run, unless the node's last run failed or was interrupted. After a refusal, the node enforces the target in place.
 func (t *tick) stage(ctx context.Context) error {
 	err := t.fetch(ctx)
 	learned, saveErr := t.learn(ctx, err)
@@ -261,14 +262,15 @@ func (t *tick) reach(ctx context.Context) error {
 	if t.decision = t.judge(); t.decision.Action == model.Nothing {
 		return errEnd
 	}
+	return t.stage(ctx)
+}
+
+// fetch stages the target of the decision, and releases what an earlier decision of the tick staged.
+func (t *tick) fetch(ctx context.Context) (err error) {
 	if t.staged.Release != nil {
 		t.staged.Release()
 		t.staged.Release = nil
 	}
-	return t.stage(ctx)
-}
-
-func (t *tick) fetch(ctx context.Context) (err error) {
 	how := Staging{Taking: t.decision.Action == model.Take, Noop: t.noop()}
 	t.staged, err = t.Content.Stage(ctx, t.Identity, t.decision.Target, how)
 	if err != nil {
@@ -349,7 +351,7 @@ func (t *tick) expectReport() error {
 	return t.Memory.SaveReported(last)
 }
 
-// openRun records the run in the node's state. Of a partial run, and of a noop run, it records only that its number is used.
+// openRun records the run in the node's state. Of a partial run, and of a noop run, it saves only the number.
 func (t *tick) openRun() error {
 	if t.opts.uncounted() || t.noop() {
 		return t.Memory.Save(t.state)
@@ -471,7 +473,12 @@ func (t *tick) answers(parent context.Context) error {
 	defer cancel()
 	for {
 		_, err := t.Control.Desire(ctx, t.Identity)
-		if err == nil || !errors.Is(err, model.ErrUnreachable) {
+		switch {
+		case err == nil:
+			return nil
+		case parent.Err() != nil: // a call that was stopped is no answer
+			return parent.Err()
+		case !errors.Is(err, model.ErrUnreachable):
 			return nil
 		}
 		select {
@@ -492,7 +499,7 @@ func (t *tick) commit(ctx context.Context) error {
 	return t.seekRivals(ctx)
 }
 
-// seekRivals looks for what else starts Puppet, which the run may have brought. It can take a minute: the result of the run is saved.
+// seekRivals looks for what else starts Puppet: the run may have installed it. It can take a minute, and begins after the result is saved.
 func (t *tick) seekRivals(ctx context.Context) error {
 	if t.Rivals == nil {
 		return nil

@@ -701,7 +701,7 @@ func TestStopDuringVerificationLeavesRunOpen(t *testing.T) {
 			w.machine.during = func() error { cancel(); return errors.New("signal: killed") }
 		} else {
 			w.puppet.during = func(model.Job) {
-				w.etcd.onDesire = func() error { cancel(); return fmt.Errorf("%w: stopped", model.ErrUnreachable) }
+				w.etcd.onDesire = func() error { cancel(); return context.Canceled } // as etcd's client does
 			}
 		}
 		r := w.agent.Tick(ctx, Options{})

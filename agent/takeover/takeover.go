@@ -1,7 +1,7 @@
 // Package takeover replaces the puppet agent of a machine by Pulley, in steps that can be undone. It owns the units and
 // crontab lines that start Puppet without Pulley, Puppet's own lock against it, and takeover.json. It records every change in
-// takeover.json before it makes the change. It must never run Puppet, remove a package, or signal a process: the lock
-// stops a running agent from applying catalogs.
+// takeover.json before it makes the change. It must never run Puppet or remove a package, and it starts and
+// stops only units of systemd: the lock stops a running agent from applying catalogs.
 package takeover
 
 import (
@@ -30,11 +30,11 @@ type Stage string
 const (
 	None      Stage = ""          // nothing changed, and no agent found at first boot
 	Found     Stage = "found"     // a first boot found an agent, and changed nothing
-	Disabling Stage = "disabling" //
-	Disabled  Stage = "disabled"  // the old agent is off, but still complete
-	Removing  Stage = "removing"  //
+	Disabling Stage = "disabling" // in progress, or interrupted
+	Disabled  Stage = "disabled"  // the old agent does not start, and all of it is still there
+	Removing  Stage = "removing"  // in progress, or interrupted
 	Removed   Stage = "removed"   // everything that started it is removed, and recorded
-	Undoing   Stage = "undoing"   //
+	Undoing   Stage = "undoing"   // in progress, or interrupted
 )
 
 // State is the record of everything found and changed. It is sufficient for a complete undo.
@@ -59,7 +59,7 @@ type Schedule struct {
 }
 
 // Choose returns the schedule for a takeover. The order of precedence: the flags of this call, the choice at the
-// takeover's start, the schedule requested at first boot, the default.
+// takeover's start, none if the first boot found an agent and was asked for no schedule, the schedule of the first boot, the default.
 func (s State) Choose(cron string, none bool) Schedule {
 	switch {
 	case none:
@@ -201,7 +201,7 @@ func (m *Machine) Disable(ctx context.Context, by string, chosen Schedule, node 
 	switch s.Stage {
 	case None, Found, Disabling:
 		if (node.Unclassified || s.Bare) && !bare {
-			return errors.New("cannot disable the old agent: Pulley's catalog for this machine has 0 classes, and nobody would apply the old ones\ncheck what selects the classes of this machine, and run `pulley-agent takeover look` again; or confirm it with --no-classes")
+			return errors.New("cannot disable the old agent: Pulley's catalog for this machine has 0 classes, and nothing would apply the old ones\ncheck what selects the classes of this machine, and run `pulley-agent takeover look` again; or confirm it with --no-classes")
 		}
 	case Undoing:
 		return errors.New("cannot disable the old agent: an undo was interrupted\nrun `pulley-agent takeover undo` to finish it")
@@ -343,7 +343,7 @@ func (m *Machine) Undo(ctx context.Context, by string, off func() error) error {
 		all = append(all, change{"restore " + u.Name, func() error { return m.restoreUnit(ctx, u) }})
 	}
 	all = append(all, change{"forget the takeover", func() error {
-		found := State{Schedule: s.Schedule}
+		found := State{Schedule: s.Schedule, Bare: s.Bare}
 		if s.Chosen != nil && found.Schedule == "" {
 			found.Schedule = s.Chosen.Cron
 		}
@@ -352,7 +352,7 @@ func (m *Machine) Undo(ctx context.Context, by string, off func() error) error {
 	return m.carryOut(ctx, all)
 }
 
-// replace restores an unmodified crontab. In a modified one, it comments out the agent's lines.
+// replace writes another text into a crontab that is as it was. In a modified one, it comments out the agent's lines.
 func (m *Machine) replace(f File, was, to string) error {
 	return m.edit(f, func(now string) string {
 		if now == was {
@@ -461,7 +461,7 @@ func (f Findings) Services() (resources []string) {
 }
 
 // Own returns the message of Puppet's lock that Pulley itself set, or "". If the record is unreadable, it returns "",
-// and the lock counts as another program's.
+// and the lock is treated as that of another program.
 func Own(stateDir string) string {
 	s, err := Load(stateDir)
 	if err != nil || !strings.HasPrefix(s.Message, ownMessage) {
@@ -516,7 +516,7 @@ func unlock(dir, message string) error {
 	if errors.Is(err, fs.ErrNotExist) {
 		err = nil
 	}
-	if _, gone := os.Stat(dir); err == nil && gone == nil {
+	if _, statErr := os.Stat(dir); err == nil && statErr == nil {
 		err = atomicfile.SyncFolder(dir)
 	}
 	if err != nil {

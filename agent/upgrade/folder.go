@@ -26,7 +26,7 @@ type Folder struct {
 	Installed string // the program that cron starts
 }
 
-// CrashPoints are the points at which tests kill an upgrade, in order.
+// CrashPoints are the points at which tests kill an upgrade, in order; a revert has none.
 var CrashPoints = []string{"upgrade:fetched", "upgrade:tested", "upgrade:on-probation", "upgrade:credited", "upgrade:previous-kept", "upgrade:in-place", "upgrade:taken-over"}
 
 // format is the version of state.json that this agent writes. It reads no newer one.
@@ -65,8 +65,8 @@ func (f Folder) Lock() (*os.File, error) {
 	return lock, nil
 }
 
-// Load reads the state. A missing file is an empty state. A damaged file is renamed, and costs only a retry of a
-// dropped agent. The record of the installed program counts only for the same file.
+// Load reads the state. A missing file is an empty state. A damaged file is renamed, and its record is
+// lost: a dropped agent is tried again. The record of another installed file is ignored.
 func (f Folder) Load() (State, error) {
 	path := filepath.Join(f.Dir, stateFile)
 	file, err := bounded.Open(path)
@@ -194,8 +194,11 @@ func (f Folder) leftover(s State) (names []string, err error) {
 func (f Folder) TakeOver(s State, own string, now time.Time) (State, error) {
 	fail := func(err error) (State, error) { return s, fmt.Errorf("cannot put the new agent in place: %w", err) }
 	c := s.Candidate
-	if have, err := Digest(f.Candidate(c.Digest)); err != nil || have != c.Digest {
-		return fail(fmt.Errorf("its program on disk is damaged (%w)", errors.Join(err, errors.New("found "+have))))
+	switch have, err := Digest(f.Candidate(c.Digest)); {
+	case err != nil:
+		return fail(err)
+	case have != c.Digest:
+		return fail(fmt.Errorf("its program on disk is damaged: its digest is %s", have))
 	}
 	digest, err := copyProgram(f.Installed, f.previous())
 	if err != nil {
@@ -254,15 +257,14 @@ func (f Folder) Back(s State, own string, why model.Problem, now time.Time) (Sta
 	if err != nil {
 		return fail(err)
 	}
-	if s.Previous != nil && s.Previous.Digest != previous {
-		return fail(fmt.Errorf("%s was changed since it was stored", f.previous()))
-	}
 	have, err := Digest(f.Installed)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	switch {
+	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return fail(err)
-	}
-	if have == previous { // dropping it too would allow the reverted program again
+	case have == previous: // dropping it too would allow the reverted program again
 		return fail(errors.New("it is in place already"))
+	case s.Previous != nil && s.Previous.Digest != previous:
+		return fail(fmt.Errorf("%s was changed since it was stored", f.previous()))
 	}
 	now = now.UTC()
 	bad, want := Program{Version: own, Digest: have}, model.AgentChoice{}
@@ -301,7 +303,7 @@ func Digest(path string) (string, error) {
 	return hex.EncodeToString(sum.Sum(nil)), nil
 }
 
-// File identifies the installed program's file, to detect a change since its comparison.
+// File identifies the file of the installed program: a changed one is compared with the published version again.
 func (f Folder) File() string {
 	info, err := os.Stat(f.Installed)
 	if err != nil {

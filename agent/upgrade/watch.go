@@ -2,6 +2,7 @@ package upgrade
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -72,7 +73,7 @@ func Watch(ctx context.Context, c Command, limits Proof) Trial {
 		}
 		candidate.EndWithin(gentle)
 	})
-	_ = candidate.Wait() // its status tells
+	_ = candidate.Wait() // the exit status is read below
 	go func() {
 		for range words { // discard later lines
 			continue
@@ -82,8 +83,8 @@ func Watch(ctx context.Context, c Command, limits Proof) Trial {
 	if status, ok := candidate.State().Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		t.Signal = status.Signal().String()
 		gentle := status.Signal() == syscall.SIGTERM || status.Signal() == syscall.SIGINT
-		t.Stopped = t.Stopped || gentle && endsSoon(ctx)
-	} else if t.Late == "" && t.Code != 0 && (t.Ending == nil || t.Ending.Problem != "") { // ended by the signal
+		t.Stopped = t.Stopped || t.Late == "" && gentle && endsSoon(ctx)
+	} else if t.Late == "" && t.Code != 0 && (t.Ending == nil || t.Ending.Problem != "") { // a shutdown's signal may have made it fail
 		t.Stopped = t.Stopped || endsSoon(ctx)
 	}
 	return t
@@ -114,7 +115,7 @@ func follow(ctx context.Context, words <-chan word, gone <-chan struct{}, limits
 			case !speaks:
 				words = nil
 				continue
-			case w.ending != nil:
+			case w.ending != nil && at != endStep:
 				at, t.Ending = endStep, w.ending
 			case at != endStep && len(t.Steps) < maxSteps:
 				at, t.Steps = w.step, append(t.Steps, w.step)
@@ -148,7 +149,7 @@ func (t Trial) rest(words <-chan word) Trial {
 			case !speaks:
 				return t
 			case w.ending != nil:
-				t.Ending = w.ending
+				t.Ending = cmp.Or(t.Ending, w.ending)
 			case len(t.Steps) < maxSteps:
 				t.Steps = append(t.Steps, w.step)
 			}
@@ -179,7 +180,7 @@ func (c Command) child(stdout, stderr io.Writer) child.Command {
 	return child.Command{Path: c.Path, Args: c.Args, Env: os.Environ(), Stdout: stdout, Stderr: stderr, Bound: true}
 }
 
-// SelfTest runs a candidate's self-test, and returns its problem and exit code if it failed; -1 if a signal ended it.
+// SelfTest runs a candidate's self-test, and returns its problem and exit code if it failed; -1 without an exit code.
 // Nothing means that the machine could not start it, or that ctx ended.
 func SelfTest(ctx context.Context, c Command, limit time.Duration) (found Finding, why model.Problem, code int) {
 	parent := ctx

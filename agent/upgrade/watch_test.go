@@ -198,6 +198,21 @@ func TestListenSkipsInvalidLines(t *testing.T) {
 	}
 }
 
+// The first end of a candidate is its result, whatever it reports afterwards.
+func TestCandidateEndsOnce(t *testing.T) {
+	words, gone := make(chan word), make(chan struct{})
+	go func() {
+		words <- word{ending: &Ending{Code: 1}}
+		words <- word{ending: &Ending{Code: 2}}
+		close(gone)
+		close(words)
+	}()
+	trial := follow(t.Context(), words, gone, Proof{FirstStep: time.Minute, Step: time.Minute}, func(string) {})
+	if trial.Ending == nil || trial.Ending.Code != 1 {
+		t.Errorf("its second end is accepted: %+v", trial)
+	}
+}
+
 // A message to a descriptor that is not a pipe would be written into another file.
 func TestTellerNeedsPipe(t *testing.T) {
 	f, err := os.Create(filepath.Join(t.TempDir(), "file"))

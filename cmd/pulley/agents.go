@@ -32,7 +32,7 @@ func newAgentsList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the versions of pulley-agent, and how many nodes want and run each",
 		Args: arguments(0, 0, "takes no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error { return o.withStore(c, agentsCommand{o}.agents) },
+		RunE: func(c *cobra.Command, _ []string) error { return o.withEtcd(c, agentsCommand{o}.agents) },
 	}
 	o.out.AddFlags(cmd.Flags())
 	return cmd
@@ -154,7 +154,7 @@ EXIT STATUS
 			if err != nil {
 				return err
 			}
-			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+			return o.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 				if o.dryRun {
 					return p.preview(ctx, s, programs)
 				}

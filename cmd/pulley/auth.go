@@ -118,7 +118,7 @@ old, or that trusts another CA.`,
 			if err := certs.MakeIdentities(); err != nil {
 				return err
 			}
-			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+			return o.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 				if err := certs.SetUpCluster(ctx, s, o.env.User); err != nil {
 					return err
 				}

@@ -48,7 +48,7 @@ confirmation: in scripts, use --yes.`,
 			}
 			// Not the operator's own certificate from the variables: it may be the one that is lost.
 			o.connection.CACert, o.connection.Cert, o.connection.Key = certs.Bundle(), certs.Identity(), certs.Identity()
-			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+			return o.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 				if err := f.previewAdmin(ctx, s, fleetca.AdminFile(f.dataDir)); err != nil || o.dryRun {
 					return err
 				}

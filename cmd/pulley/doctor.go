@@ -54,9 +54,9 @@ EXIT STATUS
 		Args: arguments(0, 0, "takes no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
 			if len(keys) > 0 {
-				return o.withStore(c, func(ctx context.Context, s *etcd.DB) error { return doctorCommand{o}.delete(ctx, s, keys) })
+				return o.withEtcd(c, func(ctx context.Context, s *etcd.DB) error { return doctorCommand{o}.delete(ctx, s, keys) })
 			}
-			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+			return o.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 				found, err := doctor.Examine(ctx, s, o.connection.Config(), o.env.Now(), fix)
 				if err != nil && len(found) == 0 {
 					return err

@@ -48,7 +48,7 @@ EXIT STATUS
 			if dir := cacheDir(); cache == "" && dir != "" {
 				cache = filepath.Join(dir, "enc")
 			}
-			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+			return o.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 				a, err := enc.Cache(cache).Classify(ctx, s, ref, args[0], enc.Unknown(unknown))
 				if err != nil {
 					return err

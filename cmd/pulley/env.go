@@ -34,7 +34,7 @@ func newEnvList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List the stored environments", Args: arguments(0, 0, "takes no arguments"),
 		RunE: func(c *cobra.Command, _ []string) error {
-			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+			return o.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 				names, err := specs.In(s).List(ctx)
 				if err != nil {
 					return err

@@ -133,7 +133,7 @@ func begin(ctx context.Context, o *options, s *etcd.DB, want *environments.Envir
 	if boot == nil {
 		form, boot = "", &boots.Connection{}
 	}
-	f, err := records.NewFleet(a, want, form, boot, o.env.Now)
+	f, err := records.NewFleet(a, want, form, boot)
 	if err != nil {
 		return nil, errors.Join(err, a.Close())
 	}
@@ -292,7 +292,7 @@ func (a *applyOptions) run(c *cobra.Command, args []string) error {
 	if err != nil {
 		return err
 	}
-	return a.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+	return a.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 		if stored == nil {
 			if err := a.complete(ctx, s, c, want, boot); err != nil {
 				return err
@@ -418,7 +418,7 @@ EXIT STATUS
 			if err != nil {
 				return err
 			}
-			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+			return o.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 				if err := boot.complete(ctx, s, c, want, connection); err != nil {
 					return err
 				}

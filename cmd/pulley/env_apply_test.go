@@ -53,7 +53,7 @@ func applied(t *testing.T, file string, args ...string) (*etcd.DB, *records.Flee
 	if err != nil {
 		return s, nil, e, err
 	}
-	f, err := records.NewFleet(a, e, userdata.Script, boot, o.env.Now)
+	f, err := records.NewFleet(a, e, userdata.Script, boot)
 	return s, f, e, err
 }
 

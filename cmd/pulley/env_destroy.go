@@ -72,7 +72,7 @@ func (d *destroyOptions) run(c *cobra.Command, arg string) error {
 	if err := d.mayConfirm(); err != nil {
 		return err
 	}
-	return d.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+	return d.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 		want, err := d.stored(ctx, s, ref, provider)
 		if err == nil && !d.dryRun {
 			err = access.In(s).MayRemove(ctx)

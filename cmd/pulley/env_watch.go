@@ -87,7 +87,7 @@ EXIT STATUS
 			if err != nil {
 				return err
 			}
-			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+			return o.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 				want, err := fleet.FindEnvironment(ctx, specs.In(s), e.Ref())
 				if err == nil {
 					err = errors.Join(drivers.UseFile(want, &e.Provider, environmentFile(e.Ref())), access.In(s).MayRemove(ctx))

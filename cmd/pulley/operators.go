@@ -25,7 +25,7 @@ with a token that an admin makes: pulley token create --operator NAME --as ROLE.
 func newOperatorsList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List operators, including revoked ones", Args: arguments(0, 0, "takes no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error { return o.withStore(c, o.operators) },
+		RunE: func(c *cobra.Command, _ []string) error { return o.withEtcd(c, o.operators) },
 	}
 	o.out.AddFlags(cmd.Flags())
 	return cmd
@@ -85,7 +85,7 @@ in scripts, use --yes.`,
 			if err := o.mayConfirm(); err != nil {
 				return err
 			}
-			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+			return o.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 				question := fmt.Sprintf("etcd will refuse the certificate of operator %s.\nRevoke it?", cli.Clean(args[0]))
 				if err := o.confirm(ctx, question); err != nil {
 					return err

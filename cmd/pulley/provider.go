@@ -67,7 +67,7 @@ func (o *options) ownerOf(c *cobra.Command, e *environments.Environment) (owner 
 	if e.Provider.Owner != "" {
 		return e.Provider.Owner, nil
 	}
-	err = o.withStore(c, func(ctx context.Context, s *etcd.DB) (err error) {
+	err = o.withEtcd(c, func(ctx context.Context, s *etcd.DB) (err error) {
 		owner, err = cluster.In(s).Installation(ctx)
 		return err
 	})

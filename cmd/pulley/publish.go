@@ -74,7 +74,7 @@ EXIT STATUS
 			if p.dryRun && p.version == "" {
 				return p.show(c.Context(), nil, dir)
 			}
-			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error { return p.publish(ctx, s, dir) })
+			return o.withEtcd(c, func(ctx context.Context, s *etcd.DB) error { return p.publish(ctx, s, dir) })
 		},
 	}
 	cmd.Flags().StringVar(&p.version, "version", "", "version of the release, like 1.4.0, or 1.4.0+shop for a repository with a name")

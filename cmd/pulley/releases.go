@@ -29,7 +29,7 @@ func newReleases(o *options) *cobra.Command {
 		Use: "releases", Short: "List the published releases, newest version first",
 		Long: `releases lists the published releases, the newest version first. It reports unreadable records and lists the others.`,
 		Args: arguments(0, 0, "takes no arguments, or one of its verbs"),
-		RunE: func(c *cobra.Command, _ []string) error { return o.withStore(c, releasesCommand{o}.releases) },
+		RunE: func(c *cobra.Command, _ []string) error { return o.withEtcd(c, releasesCommand{o}.releases) },
 	}
 	o.out.AddFlags(cmd.Flags())
 	cmd.AddCommand(
@@ -113,7 +113,7 @@ withdraw asks for confirmation. In scripts, use --yes.`,
 					return err
 				}
 			}
-			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+			return o.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 				if undo {
 					err := release.In(s).Reinstate(ctx, args[0])
 					if err == nil {
@@ -152,7 +152,7 @@ func newReleasesShow(o *options) *cobra.Command {
 		Long: `show prints the record of a release, the environments that have it as a target, and the number of nodes that run it.`,
 		Args: arguments(1, 1, "takes one version"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+			return o.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 				r, err := publish.Show(ctx, s, args[0])
 				if r.Version == "" {
 					return err
@@ -253,7 +253,7 @@ EXIT STATUS
   pulley releases export 1.3.0 --to old && pulley releases export 1.4.0 --to new && diff -ru old new`,
 		Args: arguments(2, 1<<20, "takes two versions, and optional paths"),
 		RunE: func(c *cobra.Command, args []string) error {
-			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+			return o.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 				r, err := publish.Compare(ctx, release.In(s), args[0], args[1], args[2:])
 				if err != nil {
 					return err
@@ -324,7 +324,7 @@ EXIT STATUS
 			case files.revoked != "" || c.Flags().Changed("environment"):
 				return cli.Usagef("-e and --revoked need --signers")
 			}
-			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+			return o.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 				r, progress := o.reporter()
 				defer progress.Done()
 				found, err := publish.Verify(ctx, s, args, signatures, r)
@@ -414,7 +414,7 @@ func newReleasesExport(o *options) *cobra.Command {
 			case e.mirror == "" && len(args) != 1:
 				return cli.Usagef("`%s` takes one version with --to or --record", c.CommandPath())
 			}
-			return e.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+			return e.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 				if e.mirror != "" {
 					return e.exportMirror(ctx, s, args)
 				}
@@ -492,7 +492,7 @@ scripts, use --yes.`,
 					return err
 				}
 			}
-			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+			return o.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 				if replace {
 					if err := o.confirm(ctx, fmt.Sprintf("All signatures of %s will be removed.\nReplace them?", cli.Clean(args[0]))); err != nil {
 						return err

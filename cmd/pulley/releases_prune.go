@@ -45,7 +45,7 @@ EXIT STATUS
 			if err := p.check(); err != nil {
 				return err
 			}
-			return p.withStore(c, p.prune)
+			return p.withEtcd(c, p.prune)
 		},
 	}
 	p.out.AddFlags(cmd.Flags())

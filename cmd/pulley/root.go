@@ -221,8 +221,8 @@ func arguments(least, most int, hint string) cobra.PositionalArgs {
 	}
 }
 
-// withStore runs do with a connection to etcd.
-func (o *options) withStore(c *cobra.Command, do func(context.Context, *etcd.DB) error) error {
+// withEtcd runs do with a connection to etcd.
+func (o *options) withEtcd(c *cobra.Command, do func(context.Context, *etcd.DB) error) error {
 	if err := o.connect(); err != nil {
 		return err
 	}
@@ -233,6 +233,7 @@ func (o *options) withStore(c *cobra.Command, do func(context.Context, *etcd.DB)
 	if err != nil {
 		return err
 	}
+	s.Now = o.env.Now
 	o.announceDryRun()
 	err = errors.Join(do(c.Context(), s), s.Close())
 	if len(o.connection.Endpoints) == 0 && errors.Is(err, model.ErrUnreachable) {
@@ -241,13 +242,13 @@ func (o *options) withStore(c *cobra.Command, do func(context.Context, *etcd.DB)
 	return err
 }
 
-// inFleet is withStore for a verb of one environment.
+// inFleet is withEtcd for a command about one environment.
 func (o *options) inFleet(c *cobra.Command, do func(context.Context, *etcd.DB, model.Ref) error) error {
 	ref, err := o.fleet.Ref(o.env)
 	if err != nil {
 		return cmp.Or(o.context.err, err) // an unreadable context would have named the environment
 	}
-	return o.withStore(c, func(ctx context.Context, s *etcd.DB) error { return do(ctx, s, ref) })
+	return o.withEtcd(c, func(ctx context.Context, s *etcd.DB) error { return do(ctx, s, ref) })
 }
 
 // warn prints warnings, and after the last one of unreadable keys their remedy.

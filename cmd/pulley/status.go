@@ -109,7 +109,7 @@ func (v statusOptions) showAll(c *cobra.Command) error {
 			return cli.Usagef("--%s is for one environment: give -e NAME, and leave out --all\n`pulley env list` lists the environments", name)
 		}
 	}
-	return v.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+	return v.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 		refs, err := specs.In(s).Named(ctx)
 		if err != nil {
 			return err

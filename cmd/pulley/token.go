@@ -52,7 +52,7 @@ With --operator, the token is for a person, who runs ` + "`pulley login`" + ` wi
 			if err := r.Check(); err != nil {
 				return cli.Usagef("%v", err)
 			}
-			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+			return o.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 				r.By = o.env.User
 				text, t, err := tokens.Create(ctx, s, r, o.env.Now())
 				if err != nil {
@@ -123,7 +123,7 @@ type shownToken struct {
 func newTokenList(o *options) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "list", Short: "List join tokens with their scope and state", Args: arguments(0, 0, "takes no arguments"),
-		RunE: func(c *cobra.Command, _ []string) error { return o.withStore(c, tokenCommand{o}.listTokens) },
+		RunE: func(c *cobra.Command, _ []string) error { return o.withEtcd(c, tokenCommand{o}.listTokens) },
 	}
 	o.out.AddFlags(cmd.Flags())
 	return cmd
@@ -168,7 +168,7 @@ func newTokenRevoke(o *options) *cobra.Command {
 			if of, _, err := access.ParseToken(id); err == nil { // the complete token was given
 				id = of
 			}
-			return o.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+			return o.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 				question := fmt.Sprintf("No machine and no operator can join with token %s any more.\nRevoke it?", cli.Clean(id))
 				if err := o.confirm(ctx, question); err != nil {
 					return err

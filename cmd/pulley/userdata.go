@@ -173,7 +173,7 @@ func (u *userdataOptions) addStored(c *cobra.Command, ref model.Ref) error {
 	if !u.newToken || len(u.plan.Servers) > 0 {
 		return nil
 	}
-	return u.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+	return u.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 		e, err := fleet.FindEnvironment(ctx, specs.In(s), ref)
 		if err == nil {
 			err = fleet.CheckRole(e, u.plan.Role)
@@ -251,7 +251,7 @@ func (u *userdataOptions) addToken(c *cobra.Command, ref model.Ref) (err error) 
 	if u.group == "" {
 		r.Uses = 1
 	}
-	return u.withStore(c, func(ctx context.Context, s *etcd.DB) error {
+	return u.withEtcd(c, func(ctx context.Context, s *etcd.DB) error {
 		r.By = u.env.User
 		text, t, err := tokens.Create(ctx, s, r, u.env.Now())
 		switch {

@@ -83,7 +83,7 @@ func newJoinServer(t *testing.T, dir string, precreate bool) *joinServer {
 	if d.st, err = etcd.Open(served.Connection); err != nil {
 		t.Fatal(err)
 	}
-	at := server.New(server.Config{DB: d.st, CA: served.Certificates.CA, Left: records.Left, Endpoints: served.Connection.Endpoints})
+	at := server.New(server.Config{Now: time.Now, DB: d.st, CA: served.Certificates.CA, Left: records.Left, Endpoints: served.Connection.Endpoints})
 	certificate, err := serve.LoadCertificate(served.Certificates.Server(), served.Certificates.Server(), func(err error) { t.Error(err) })
 	if err != nil {
 		t.Fatal(err)

@@ -1,5 +1,5 @@
-// Package applications owns the order of nodes that applications demand: components that consume what others produce. Make is a
-// pure function; ReadCatalog reads the file of another tool.
+// Package applications owns the order in which nodes run, from the components that produce and consume capabilities. Make is a
+// pure function; ReadCatalog parses Puppet's environment catalog.
 //
 // It must never read etcd, a file or the clock, and never change what a node runs.
 package applications
@@ -19,10 +19,10 @@ type Name struct {
 	Component   string `json:"component"`   // Lamp::Mysql[app1]
 }
 
-// Of is the application with its instance: Lamp[app1].
+// Of returns the application with its instance: Lamp[app1].
 func (n Name) Of() string { return n.Application + "[" + n.Instance + "]" }
 
-// String is the complete name: Lamp[app1] -> Lamp::Mysql[app1].
+// String returns the complete name: Lamp[app1] -> Lamp::Mysql[app1].
 func (n Name) String() string { return n.Of() + " -> " + n.Component }
 
 func (n Name) compare(m Name) int {
@@ -37,7 +37,7 @@ type Component struct {
 	Consumes []string
 }
 
-// Role is a role with its nodes, and the roles whose nodes come before them. No cycle is in After.
+// Role is a role with its nodes, and the roles whose nodes come before them. The caller excludes cycles in After.
 type Role struct {
 	Name         string
 	Nodes, After []string
@@ -117,10 +117,10 @@ func Make(components []Component, roles []Role) (*Graph, error) {
 	return g, nil
 }
 
-// MissingError means that nobody produces what components consume.
+// MissingError means that no component produces what components consume.
 type MissingError struct{ Needs []Need } // without producers
 
-// Error lists what nobody produces.
+// Error lists what no component produces.
 func (e *MissingError) Error() string {
 	var all []string
 	for _, n := range e.Needs {
@@ -269,8 +269,8 @@ func (g *Graph) On(node string) (all []Component) {
 	return all
 }
 
-// Outside returns what selected nodes consume from nodes that are not selected, or from components without nodes: one need for each
-// producer and capability.
+// Outside returns what selected nodes consume from nodes that are not selected: one need for each capability and node of a producer; and
+// one for each producer of a capability of which no producer has a node.
 func (g *Graph) Outside(selected map[string]bool) (needs []Need) {
 	type from struct {
 		producer   int
@@ -296,7 +296,8 @@ func (g *Graph) Outside(selected map[string]bool) (needs []Need) {
 				if nodes == 0 {
 					needs = append(needs, need)
 				}
-				for _, need.On = range g.components[i].Nodes {
+				for _, node := range g.components[i].Nodes {
+					need.On = node
 					if !selected[need.On] {
 						needs = append(needs, need)
 					}

@@ -15,7 +15,7 @@ import (
 // FirstBoots stores the progress of first boots.
 type FirstBoots struct{ db *etcd.DB }
 
-// FirstBootsIn returns those of a fleet.
+// FirstBootsIn returns the first boots of a fleet.
 func FirstBootsIn(db *etcd.DB) *FirstBoots { return &FirstBoots{db} }
 
 // StandsStill is the silence after which a first boot is shown as stalled. The longest silence of a working first boot

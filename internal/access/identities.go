@@ -21,7 +21,7 @@ type Identities struct {
 	access *Access
 }
 
-// IdentitiesIn returns those of a fleet.
+// IdentitiesIn returns the holders of names of a fleet.
 func IdentitiesIn(db *etcd.DB) *Identities { return &Identities{db, In(db)} }
 
 // Identity is the holder of a node's name, or a removed node. For a removed node Removed is set, and the other fields

@@ -20,12 +20,12 @@ type Joins struct {
 	specs      *specs.Environments
 	cluster    *cluster.Cluster
 	access     *Access
-	Identities *Identities
+	identities *Identities
 	tokens     *Tokens
 	boots      *FirstBoots
 }
 
-// JoinsIn returns those of a fleet.
+// JoinsIn returns what admits to a fleet and removes from it.
 func JoinsIn(db *etcd.DB) *Joins {
 	return &Joins{db, specs.In(db), cluster.In(db), In(db), IdentitiesIn(db), TokensIn(db), FirstBootsIn(db)}
 }

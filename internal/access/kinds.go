@@ -10,7 +10,7 @@ import (
 func EnvKinds(k etcd.EnvKeys) []kinds.Kind {
 	return []kinds.Kind{
 		kinds.Of[Provisioning](k.Provisioning()), kinds.Of[Former](k.Former()),
-		kinds.OfNodes[Identity](k.Identities()), kinds.OfNodes[Precreated](k.Precreated("")), kinds.OfNodes[Presigned](k.Presigned("")),
+		ofUser(kinds.OfNodes[Identity](k.Identities())), ofUser(kinds.OfNodes[Precreated](k.Precreated(""))), kinds.OfNodes[Presigned](k.Presigned("")),
 		kinds.OfNodes[FirstBoot](k.FirstBoots()), kinds.OfNodes[Past](k.Past("")), kinds.OfNodes[model.Lockout](k.Lockout("")),
 		{At: k.Cleanup(""), Node: true, Types: []any{Cleanup{}}, Read: func(rest string, kv *etcd.KV) error {
 			var c Cleanup
@@ -30,6 +30,12 @@ func Kinds(db *etcd.DB) []kinds.Kind {
 		return err
 	}
 	return []kinds.Kind{
-		{At: k.NodeTokens(), Types: []any{Token{}}, Read: token}, {At: k.OperatorTokens(), Types: []any{Token{}}, Read: token}, kinds.Of[OperatorIdentity](k.Operators()), kinds.Of[etcd.LockHolder](k.Certificate("")),
+		{At: k.NodeTokens(), Types: []any{Token{}}, Read: token}, {At: k.OperatorTokens(), Types: []any{Token{}}, Read: token}, ofUser(kinds.Of[OperatorIdentity](k.Operators())), kinds.Of[etcd.LockHolder](k.Certificate("")),
 	}
+}
+
+// ofUser marks a kind whose values may name a user of etcd.
+func ofUser(k kinds.Kind) kinds.Kind {
+	k.OfUser = true
+	return k
 }

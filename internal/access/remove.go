@@ -270,12 +270,12 @@ func (s *Joins) Unlock(ctx context.Context, ref model.Ref, node string, r Revoke
 			return freed, fmt.Errorf("cannot free the name %s: %w", node, err)
 		}
 	}
-	i, revision, err := s.Identities.Get(ctx, ref, node)
+	i, revision, err := s.identities.Get(ctx, ref, node)
 	switch {
 	case err != nil:
 	case i != nil && i.Duplicate != nil:
 		i.Duplicate = nil
-		err = s.Identities.Put(ctx, ref, *i, revision)
+		err = s.identities.Put(ctx, ref, *i, revision)
 		if len(freed) > 0 && errors.Is(err, rpctypes.ErrPermissionDenied) {
 			err = nil // the operator's part is done; only an administrator can delete the note of the duplicate machine
 		}

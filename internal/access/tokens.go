@@ -20,7 +20,7 @@ import (
 // Tokens stores the join tokens.
 type Tokens struct{ db *etcd.DB }
 
-// TokensIn returns those of a fleet.
+// TokensIn returns the join tokens of a fleet.
 func TokensIn(db *etcd.DB) *Tokens { return &Tokens{db} }
 
 // tokenMark begins every join token, for secret scanners: plt_<id: 8 hex digits>_<secret: 64>.

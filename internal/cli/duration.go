@@ -2,10 +2,11 @@ package cli
 
 import (
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 	"time"
+
+	"pulley/internal/pattern"
 
 	"github.com/dustin/go-humanize"
 	"github.com/spf13/pflag"
@@ -14,11 +15,11 @@ import (
 const day = 24 * time.Hour
 
 // inDays is a duration that begins with weeks or days.
-var inDays = regexp.MustCompile(`^(?:(\d{1,4})w)?(?:(\d{1,5})d)?(.*)$`)
+var inDays = pattern.Lazy(`^(?:(\d{1,4})w)?(?:(\d{1,5})d)?(.*)$`)
 
 // ParseDuration is time.ParseDuration with weeks and days: 7d, 1w, 1d12h. A day has 24 hours.
 func ParseDuration(s string) (time.Duration, error) {
-	m := inDays.FindStringSubmatch(s)
+	m := inDays().FindStringSubmatch(s)
 	if m == nil || m[1] == "" && m[2] == "" {
 		d, err := time.ParseDuration(s)
 		if err != nil {

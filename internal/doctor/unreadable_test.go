@@ -45,6 +45,9 @@ func TestForeignValuesOfAnyKindAreNamedAndDeleted(t *testing.T) {
 		for ref, some := range all {
 			for _, u := range some {
 				named[u.Key] = true
+				if node := "web1"; strings.Contains(u.Key, "/dev/web1") && !strings.Contains(u.Key, "/firstboots/") && ref.Environment == "dev" && u.Node != node {
+					t.Errorf("%s is of node %q", u.Key, u.Node)
+				}
 				if u.Problem == "" || len(u.Problem) > 300 {
 					t.Errorf("%s: its problem is %.400q", u.Key, u.Problem)
 				}

@@ -43,12 +43,13 @@ type DB struct {
 	Keys         Keys
 	Timeout      time.Duration
 	Endpoints    string
+	Now          func() time.Time                // the clock of decisions; only the opener replaces it, before any other use
 	CallerName   string                          // name of the client in errors
 	user         string                          // user that etcd derives from the certificate; "" without one
 	peer         *peer                           // nil in etcd's own process
 	connecting   *connecting                     // nil where no probe can help
 	defragment   func() error                    // of an embedded member; nil elsewhere
-	Defragmented atomic.Int64                    // revision at which its members did last
+	defragmented atomic.Int64                    // revision of the last defragmentation
 	pair         func() (tls.Certificate, error) // reads this client's certificate; nil without one
 }
 
@@ -69,7 +70,7 @@ func Open(c Config) (*DB, error) {
 		c.Timeout = DefaultTimeout
 	}
 	db := &DB{
-		Keys: NewKeys(c.Prefix), Timeout: c.Timeout, Endpoints: strings.Join(c.Endpoints, ","),
+		Keys: NewKeys(c.Prefix), Timeout: c.Timeout, Now: time.Now, Endpoints: strings.Join(c.Endpoints, ","),
 		CallerName: "a client without a certificate", user: userOf(tlsConfig), peer: seen,
 	}
 	if db.user != "" {
@@ -103,7 +104,7 @@ func Over(client *clientv3.Client, defragment func() error, endpoint, prefix str
 	if timeout <= 0 {
 		timeout = DefaultTimeout
 	}
-	return &DB{Client: client, Keys: NewKeys(prefix), Timeout: timeout, Endpoints: endpoint, CallerName: "pulley serve", defragment: defragment}
+	return &DB{Now: time.Now, Client: client, Keys: NewKeys(prefix), Timeout: timeout, Endpoints: endpoint, CallerName: "pulley serve", defragment: defragment}
 }
 
 // Env returns the keys of an environment.
@@ -178,6 +179,9 @@ func (s *DB) Defragment(ctx context.Context, endpoint string) error {
 	_, err := s.Client.Defragment(At(ctx, endpoint), endpoint)
 	return s.Explain(err)
 }
+
+// FirstAt records a revision, and reports whether no defragmentation was recorded at it: a second one frees nothing.
+func (s *DB) FirstAt(revision int64) bool { return s.defragmented.Swap(revision) != revision }
 
 // Get reads one key or a range, within the deadline.
 func (s *DB) Get(ctx context.Context, key string, opts ...clientv3.OpOption) (*clientv3.GetResponse, error) {

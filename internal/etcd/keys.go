@@ -1,6 +1,7 @@
 package etcd
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 
@@ -287,9 +288,12 @@ func ScopeOf(segment, all string) (s Scope, ok bool) {
 	return s, s.Segment(all) == segment
 }
 
-// UnknownKey describes a key of unknown meaning, for Fleet.Damaged.
+// ErrNotOurs is a key that no kind of value has.
+var ErrNotOurs = errors.New("it is not a key of Pulley, and is ignored")
+
+// UnknownKey describes a key of unknown meaning, for FleetState.Damaged.
 func UnknownKey(key string) string {
-	return (&UnreadableError{Key: key, Problem: "it is not a key of Pulley, and is ignored"}).Error()
+	return (&UnreadableError{Key: key, Problem: ErrNotOurs.Error()}).Error()
 }
 
 const plain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.@+"

@@ -5,9 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"regexp"
 	"strconv"
 	"strings"
+
+	"pulley/internal/pattern"
 
 	"gopkg.in/yaml.v3"
 )
@@ -105,7 +106,7 @@ path:
 }
 
 // yamlTypes are the names of Go in an error of yaml.v3.
-var yamlTypes = regexp.MustCompile(` (?:in|into) (?:type )?(?:firstboot\.\w+|map\[string\]string|\[\]string)`)
+var yamlTypes = pattern.Lazy(` (?:in|into) (?:type )?(?:firstboot\.\w+|map\[string\]string|\[\]string)`)
 
 // yamlProblem returns an error of yaml.v3 in plain words.
 func yamlProblem(err error) string {
@@ -113,6 +114,6 @@ func yamlProblem(err error) string {
 	text = strings.TrimPrefix(text, "unmarshal errors:\n  ")
 	text = strings.ReplaceAll(text, "\n  ", "; ")
 	text = strings.ReplaceAll(text, "field ", "key ")
-	text = yamlTypes.ReplaceAllString(text, "")
+	text = yamlTypes().ReplaceAllString(text, "")
 	return strings.Join(strings.Fields(text), " ")
 }

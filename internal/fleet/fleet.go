@@ -235,9 +235,7 @@ func lookAt(f FleetState, name, calledRole string, now time.Time) Node {
 	d := f.Desired(role, name)
 	n.View = model.Look(last, d, now)
 	n.Desired, n.State, n.Cause = n.View.Wanted.Release, n.View.State, n.View.Cause
-	if len(d.Holds) > 0 {
-		n.Hold = &d.Holds[0]
-	}
+	n.Hold = d.Held()
 	if a := d.Assigned; a != nil && a.Epoch == d.Gate.Epoch {
 		n.Rollout = a.Rollout
 	}

@@ -132,6 +132,12 @@ func TestNodeShowsDesiredBesideLastGood(t *testing.T) {
 	if n := lookAt(f, "compute2", "", now); n.State != model.Held || n.Hold == nil || n.Hold.Who != "ann" || !strings.Contains(n.Why(now), "kernel bug") {
 		t.Errorf("%+v: %s", n, n.Why(now))
 	}
+	f.Holds[etcd.Scope{Node: "compute2"}], f.Holds[etcd.Scope{}] = model.Hold{Mode: model.Freeze, Who: "bob"}, model.Hold{Mode: model.Stop, Who: "eve", Why: "fire"}
+	if n := lookAt(f, "compute2", "", now); n.Hold == nil || n.Hold.Who != "eve" || !strings.Contains(n.Why(now), "fire") {
+		t.Errorf("the strictest hold is not the one that is shown: %+v, %s", n.Hold, n.Why(now))
+	}
+	delete(f.Holds, etcd.Scope{Node: "compute2"})
+	delete(f.Holds, etcd.Scope{})
 	f.Assigned = map[string]model.Assignment{"compute2": {Rollout: "r1"}}
 	if n := lookAt(f, "compute2", "", now); n.Rollout != "r1" {
 		t.Errorf("assigned: %+v", n)

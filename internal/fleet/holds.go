@@ -76,7 +76,7 @@ func (s *Fleet) Unhold(ctx context.Context, ref model.Ref, scope etcd.Scope) err
 // full time again. EndHolds removes holds whose end has passed, and gives the others a lease of the remaining time. It
 // returns the number of removed holds.
 func (s *Fleet) EndHolds(ctx context.Context, now time.Time) (ended int, err error) {
-	environments, err := s.Specs.List(ctx)
+	environments, err := s.specs.List(ctx)
 	if err != nil {
 		return 0, err
 	}

@@ -26,13 +26,13 @@ func Kinds(k etcd.EnvKeys) []kinds.Kind {
 			_, err := facts.Decode(kv.Value)
 			return err
 		}},
-		{At: k.NodesRuns(), Types: []any{model.Run{}, model.Preview{}}, Most: mostRuns, Read: func(rest string, kv *etcd.KV) error {
+		{At: k.NodesRuns(), BelowNode: true, Types: []any{model.Run{}, model.Preview{}}, Most: mostRuns, Read: func(rest string, kv *etcd.KV) error {
 			node, id, _ := strings.Cut(rest, "/")
 			err := etcd.CheckSize(string(kv.Key), kv.Value)
 			switch {
 			case err != nil:
 			case !etcd.IsSegment(node) || !etcd.IsSegment(id):
-				err = kinds.ErrNotOurs
+				err = etcd.ErrNotOurs
 			case id == model.PreviewRun: // beside the runs
 				_, err = model.DecodePreview(kv.Value)
 			default:

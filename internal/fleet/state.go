@@ -23,13 +23,12 @@ import (
 // Fleet is the operators' view of the nodes: the host list, statuses, runs, holds, requests and agent versions.
 type Fleet struct {
 	db      *etcd.DB
-	Specs   *specs.Environments
+	specs   *specs.Environments
 	targets *targets.Targets
-	now     func() time.Time
 }
 
 // In returns the nodes of a fleet.
-func In(db *etcd.DB) *Fleet { return &Fleet{db, specs.In(db), targets.In(db), time.Now} }
+func In(db *etcd.DB) *Fleet { return &Fleet{db, specs.In(db), targets.In(db)} }
 
 // FleetState is the state of an environment's nodes in etcd.
 type FleetState struct {
@@ -81,7 +80,7 @@ func (s *Fleet) Listed(ctx context.Context, ref model.Ref, node string) (FleetSt
 
 // view reads the environment and its targets.
 func (s *Fleet) view(ctx context.Context, ref model.Ref) (FleetState, error) {
-	spec, _, err := s.Specs.Spec(ctx, ref)
+	spec, _, err := s.specs.Spec(ctx, ref)
 	if err != nil {
 		return FleetState{}, err
 	}
@@ -263,7 +262,7 @@ func (s *Fleet) statuses(ctx context.Context, ref model.Ref, more ...clientv3.Op
 	unread, err = etcd.Collect(ctx, s.db, s.db.Env(ref).Statuses(), func(rest string, st model.Status, revision int64) {
 		read = append(read, &Report{etcd.Unescape(rest), revision, st.SeenAt, &st})
 	}, more...)
-	InOrder(read, s.now())
+	InOrder(read, s.db.Now())
 	all = make(map[string]model.Status, len(read))
 	for _, r := range read {
 		all[r.Node] = *r.Status
@@ -354,12 +353,18 @@ func (f FleetState) Desired(role, node string) model.Desired {
 	if a, ok := f.Assigned[node]; ok {
 		d.Assigned = &a
 	}
+	d.Holds = f.HoldsOf(role, node)
+	return d
+}
+
+// HoldsOf returns the holds that apply to a node: its own, that of its role, and that of all nodes.
+func (f FleetState) HoldsOf(role, node string) (all []model.Hold) {
 	for _, scope := range []etcd.Scope{{Node: node}, {Role: role}, {}} {
 		if h, ok := f.Holds[scope]; ok {
-			d.Holds = append(d.Holds, h)
+			all = append(all, h)
 		}
 	}
-	return d
+	return all
 }
 
 // HostList is Hosts, and names the unreadable entries.
@@ -414,7 +419,7 @@ func (s *Fleet) StatusesAsReported(ctx context.Context, ref model.Ref, names []s
 
 // compare compares statuses whose clocks are ahead with the statuses of all nodes, as statuses does. Without such a clock it reads nothing.
 func (s *Fleet) compare(ctx context.Context, ref model.Ref, some map[string]model.Status) error {
-	now := s.now()
+	now := s.db.Now()
 	ahead := func(st model.Status) bool { return st.SeenAt.Sub(now) > model.ClockOff }
 	if !slices.ContainsFunc(slices.Collect(maps.Values(some)), ahead) {
 		return nil
@@ -527,7 +532,7 @@ func (s *Fleet) Register(ctx context.Context, env string, h model.Host) error {
 	return desired.Register(ctx, s.db, env, h)
 }
 
-// Request stores a one-time request to a node in its entry of the host list. It returns machines.ErrNotListed for a
+// Request stores a one-time request to a node in its entry of the host list. It returns ErrNotListed for a
 // node outside the list, and ErrRetires for a node with a retirement request, whose author waits for the answer. It
 // does not touch the head of the list: the list itself is unchanged.
 func (s *Fleet) Request(ctx context.Context, ref model.Ref, node string, r model.Request) error {

@@ -28,7 +28,7 @@ const (
 // are the facts in published form; nil: there are none. left are the facts that cannot be shown, with the reason; a fact that the machine lacks is none of them.
 func ExportOf(tree, environment string, packed []byte) (e model.Export, left []string, err error) {
 	name, data, err := EnvironmentFile(tree, environment)
-	if err != nil || !exporting.Match(data) {
+	if err != nil || !exporting().Match(data) {
 		return e, nil, err
 	}
 	f, err := decode(data)

@@ -10,12 +10,12 @@ import (
 	"encoding/json"
 	"maps"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
 
 	"pulley/internal/model"
+	"pulley/internal/pattern"
 )
 
 // Key is the name of the value in Hiera.
@@ -39,8 +39,8 @@ type Node struct {
 // The forms of names. They contain no % and no quotes: Hiera interpolates data, and scripts use the names. Their lengths are
 // checked apart: repetition counts would make each start of the agent slower.
 var (
-	nodeForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$`)
-	roleForm = regexp.MustCompile(`^[a-z][a-z0-9-]*$`)
+	nodeForm = pattern.Lazy(`^[a-z0-9]([a-z0-9._-]*[a-z0-9])?$`)
+	roleForm = pattern.Lazy(`^[a-z][a-z0-9-]*$`)
 )
 
 const (
@@ -48,7 +48,7 @@ const (
 	maxLabel = 63 // also of a role's name
 )
 
-func isRole(s string) bool { return len(s) <= maxLabel && roleForm.MatchString(s) }
+func isRole(s string) bool { return len(s) <= maxLabel && roleForm().MatchString(s) }
 
 // hostname returns the hostname of a node by its name: web1-t42 of web1_t42.
 func hostname(node string) string { return strings.ReplaceAll(node, "_", "-") }
@@ -61,7 +61,7 @@ const maxAddresses = 64
 func Parse(list map[string]model.Host, exports map[string]model.Export) (nodes []Node, left int) {
 	nodes = make([]Node, 0, len(list))
 	for name, h := range list {
-		if h.Node != name || len(name) > maxName || !nodeForm.MatchString(name) || !isRole(h.Role) {
+		if h.Node != name || len(name) > maxName || !nodeForm().MatchString(name) || !isRole(h.Role) {
 			left++
 			continue
 		}

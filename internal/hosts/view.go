@@ -6,7 +6,6 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +16,7 @@ import (
 	"pulley/internal/bounded"
 	"pulley/internal/clip"
 	"pulley/internal/model"
+	"pulley/internal/pattern"
 )
 
 // DefaultSettle is how long a node waits for further changes before it runs for changed nodes.
@@ -103,7 +103,7 @@ func (s settings) alive() (time.Duration, error) {
 // sees no nodes. The file is a part of the release: it is signed, staged and rolled back with it.
 func ViewOf(tree string, id model.Identity) (*View, error) {
 	name, data, err := EnvironmentFile(tree, id.PuppetEnvironment)
-	if err != nil || !mentions.Match(data) {
+	if err != nil || !mentions().Match(data) {
 		return nil, err
 	}
 	v, err := parse(data, id.Role)
@@ -119,8 +119,8 @@ func ViewOf(tree string, id model.Identity) (*View, error) {
 
 // mentions and exporting exclude files without the keys: most fleets have none, and each tick of a run would parse them.
 var (
-	mentions  = regexp.MustCompile(`\bsees["']?\s*:`)
-	exporting = regexp.MustCompile(`\b(exports|address_fact|alive)["']?\s*:`)
+	mentions  = pattern.Lazy(`\bsees["']?\s*:`)
+	exporting = pattern.Lazy(`\b(exports|address_fact|alive)["']?\s*:`)
 )
 
 // EnvironmentFile reads environments/<environment>.yaml of the release in the folder tree. data is nil without such a file.

@@ -74,7 +74,7 @@ type Nodes interface {
 	Hold(ctx context.Context, node string, h model.Hold) error
 	// Release ends the hold that a retirement set. Any other hold stays; none is no error.
 	Release(ctx context.Context, node string) error
-	// Ask sends a node a request through its entry in the host list. A node without an entry is ErrNotListed.
+	// Ask sends a node a request through its entry in the host list. A node without an entry is fleet.ErrNotListed.
 	Ask(ctx context.Context, node string, r model.Request) error
 	// Remove removes a node from the fleet: its certificate, its etcd user, its entry in the host list, its holds. A node
 	// that does not exist is no error.

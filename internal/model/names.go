@@ -2,9 +2,10 @@ package model
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 	"unicode"
+
+	"pulley/internal/pattern"
 )
 
 // The limits of names, in bytes. A hostname label has at most 63 (RFC 1035, 2.3.4); a role shares it with at least one
@@ -164,7 +165,7 @@ func IsDigit(b byte) bool { return '0' <= b && b <= '9' }
 // MaxMember is the maximum length of an existing machine's name (RFC 1035, 2.3.4).
 const MaxMember = 253
 
-var memberForm = regexp.MustCompile(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
+var memberForm = pattern.Lazy(`^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$`)
 
 // CheckMember returns an error unless name is a valid name of an existing machine whose role is stored beside it: the
 // name of a node, or a domain name in lower case of at most 253 bytes. Puppet accepts no other certnames.
@@ -178,9 +179,9 @@ func CheckMember(name string) error {
 		flaw = &Error{Problem: "it is empty"}
 	case len(name) > MaxMember:
 		flaw = &Error{Problem: fmt.Sprintf("it is %d bytes long, and a name may have %d", len(name), MaxMember)}
-	case memberForm.MatchString(name):
+	case memberForm().MatchString(name):
 		return nil
-	case lower != name && memberForm.MatchString(lower):
+	case lower != name && memberForm().MatchString(lower):
 		flaw = &Error{Problem: "Puppet takes no capitals in names", Advice: fmt.Sprintf("did you mean %s?", lower)}
 	default:
 		flaw = &Error{Problem: "only lower-case letters, digits, dots and dashes are allowed, with a letter or digit at both ends"}

@@ -16,7 +16,7 @@ import (
 // Notices stores notices to people. Each notice is sent once.
 type Notices struct{ db *etcd.DB }
 
-// NoticesIn returns those of a fleet.
+// NoticesIn returns the notices of a fleet.
 func NoticesIn(db *etcd.DB) *Notices { return &Notices{db} }
 
 // noticesKept is the lifetime of a notice. Within this time no serve sends the same notice twice.

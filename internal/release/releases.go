@@ -7,7 +7,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -17,6 +16,7 @@ import (
 
 	"pulley/internal/etcd"
 	"pulley/internal/model"
+	"pulley/internal/pattern"
 	"pulley/internal/release/content"
 	"pulley/internal/release/trust"
 )
@@ -134,7 +134,7 @@ type Withdrawal struct {
 
 // canonical is the spelling of a version: MAJOR.MINOR.PATCH[-PRE][+REPOSITORY], where the repository is what https://semver.org calls
 // build metadata: it has no rank. Go-version also accepts 1.0, v1.0.0 and 01.0.0, which would be one version under several keys.
-var canonical = regexp.MustCompile(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-` + preRelease + `(\.` + preRelease + `)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`)
+var canonical = pattern.Lazy(`^(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)(-` + preRelease + `(\.` + preRelease + `)*)?(\+[0-9A-Za-z-]+(\.[0-9A-Za-z-]+)*)?$`)
 
 const preRelease = `(0|[1-9]\d*|\d*[A-Za-z-][0-9A-Za-z-]*)`
 
@@ -145,7 +145,7 @@ func ParseVersion(v string) (*version.Version, error) {
 		return nil, fmt.Errorf("cannot use version %.64q…: it is longer than 64 bytes", v)
 	}
 	parsed, err := version.NewVersion(v)
-	if err == nil && canonical.MatchString(v) {
+	if err == nil && canonical().MatchString(v) {
 		return parsed, nil
 	}
 	hint := ""
@@ -157,7 +157,7 @@ func ParseVersion(v string) (*version.Version, error) {
 		if name := parsed.Metadata(); name != "" {
 			meant += "+" + name
 		}
-		if canonical.MatchString(meant) {
+		if canonical().MatchString(meant) {
 			hint = "\ndid you mean " + meant + "?"
 		}
 	}

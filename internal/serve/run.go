@@ -385,6 +385,7 @@ func silent(all []cluster.MemberState, err error) (endpoints []string) {
 
 // serve starts the web listener and the background tasks, and waits for the end.
 func (c Config) serve(ctx context.Context, v service) error {
+	v.db.Now = c.Now
 	if v.ready.Etcd != nil {
 		c.endHolds(ctx, &v)
 	}

@@ -103,11 +103,11 @@ func (t *Tasks) duplicateRefused(ref model.Ref, node string, c access.Duplicate)
 // duty is a row of what serve does in the background.
 type duty struct {
 	problem string        // of its errors, in the log
-	every   time.Duration // 0: do runs until the context ends, and handles its own errors
+	every   time.Duration // 0: do runs until the context ends, and returns nil
 	do      func(context.Context) error
 }
 
-// list lists the tasks of this serve. What deletes old records is of the package that writes them.
+// list returns the tasks of this serve, besides the watch of machines that its configuration may bring.
 func (t *Tasks) list() []duty {
 	forever := func(do func(context.Context)) duty {
 		return duty{do: func(ctx context.Context) error { do(ctx); return nil }}
@@ -149,7 +149,7 @@ func (t *Tasks) Run(ctx context.Context) {
 	for _, one := range t.list() {
 		running.Go(func() {
 			if one.every == 0 {
-				t.complain(ctx, one.problem, one.do(ctx))
+				_ = one.do(ctx)
 				return
 			}
 			t.every(ctx, one.every, one.problem, one.do)
@@ -231,6 +231,10 @@ func (t *Tasks) makeRoom(ctx context.Context) error {
 
 // checkBoots sends notices of first boots that are silent.
 func (t *Tasks) checkBoots(ctx context.Context, ref model.Ref) error {
+	stored, err := specs.In(t.DB).HasSpec(ctx, ref.String())
+	if err != nil || !stored { // an environment that is being destroyed needs no notice
+		return err
+	}
 	boots, _, err := access.FirstBootsIn(t.DB).List(ctx, ref)
 	for _, b := range boots {
 		if b.Stands(t.Now()) && b.Unlocked == nil {

@@ -1,4 +1,4 @@
-// Package specs stores the environments as their files describe them.
+// Package specs stores the environments as their files describe them. It must never judge one: package environments does.
 package specs
 
 import (

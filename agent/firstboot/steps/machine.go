@@ -50,7 +50,7 @@ func (b *machine) runScripts(step firstboot.Name, dir string) func(context.Conte
 	}
 }
 
-// replacement runs an operator's program instead of a step, with the known settings in its environment.
+// replacement runs an operator's program, which is a script or replaces a step, with the known settings in its environment.
 func (b *boot) replacement(ctx context.Context, step firstboot.Name, program string) error {
 	env := []string{"PULLEY_STEP=" + string(step), "PULLEY_ROOT=" + b.Root}
 	node, role, environment := b.plan.Node, b.plan.Role, b.plan.Environment
@@ -65,12 +65,12 @@ func (b *boot) replacement(ctx context.Context, step firstboot.Name, program str
 }
 
 func (b *machine) puppetLeft(context.Context) (string, error) {
-	return "make sure that Puppet is installed", nil
+	return "make sure that Puppet is installed", nil // installPuppet looks
 }
 
 func (b *machine) installPuppet(ctx context.Context) error {
 	b.installer.Logger = b.Log
-	if c, err := b.known(); err == nil {
+	if c, err := b.known(); err == nil { // before a join, the node is not known
 		b.installer.Program = c.Puppet.Program
 	}
 	if b.Root != "/" {
@@ -100,7 +100,7 @@ func (b *machine) hostnameLeft(context.Context) (string, error) {
 	return "name the machine " + name, nil
 }
 
-// preservePath keeps cloud-init from restoring the machine's old name at the next boot (cloud-init, module "Update
+// The file at preservePath keeps cloud-init from restoring the machine's old name at the next boot (cloud-init, module "Update
 // Hostname").
 const (
 	cloudPath    = "etc/cloud/cloud.cfg.d"

@@ -16,7 +16,7 @@ import (
 	"pulley/internal/firstboot"
 )
 
-// network waits for a route to the servers, and for a plausible clock.
+// network waits for a server that answers or for a route out of the machine, and for a plausible clock. It must never set the clock.
 type network struct {
 	*boot
 	waits time.Time // start of the wait for a time server
@@ -24,8 +24,8 @@ type network struct {
 
 // The time limits of one check of the network.
 const (
-	dialTimeout     = 3 * time.Second
-	timesyncPatient = time.Minute // for a time server; a machine that reaches none can still have the right time
+	dialTimeout      = 3 * time.Second
+	timesyncPatience = time.Minute // for a time server; a machine that reaches none can still have the right time
 )
 
 // networkLeft checks once. With flags only, an operator is at the machine.
@@ -116,11 +116,11 @@ func hasRoute() bool {
 func (b *network) wrongTime(ctx context.Context) string {
 	now := b.Env.Now()
 	if made := builtAt(); now.Before(made) {
-		return fmt.Sprintf("the clock shows %s, and this program was made at %s", utcTime(now), utcTime(made))
+		return fmt.Sprintf("the clock shows %s, and this program was built from a commit of %s", utcTime(now), utcTime(made))
 	}
 	for _, server := range b.plan.Servers {
 		if valid := validFrom(ctx, server); now.Before(valid) {
-			return fmt.Sprintf("the clock shows %s, and the certificate of %s was made at %s", utcTime(now), server, utcTime(valid))
+			return fmt.Sprintf("the clock shows %s, and the certificate of %s is valid from %s", utcTime(now), server, utcTime(valid))
 		}
 	}
 	// systemd-timesyncd.service(8): the file exists once the clock was set.
@@ -133,7 +133,7 @@ func (b *network) wrongTime(ctx context.Context) string {
 	if b.waits.IsZero() {
 		b.waits = now
 	}
-	if now.Sub(b.waits) > timesyncPatient {
+	if now.Sub(b.waits) > timesyncPatience {
 		b.Log.Warn("no time server has set the clock; continuing with its time", "clock", utcTime(now))
 		return ""
 	}
@@ -153,7 +153,7 @@ func builtAt() time.Time {
 }
 
 // validFrom returns the start of the validity of a server's certificate, of any server: it only serves to check the
-// clock, and nothing is sent. It returns the zero time if the certificate cannot be read.
+// clock, and no request is sent. It returns the zero time if the certificate cannot be read.
 func validFrom(ctx context.Context, server string) time.Time {
 	dialer := tls.Dialer{
 		NetDialer: &net.Dialer{Timeout: dialTimeout},

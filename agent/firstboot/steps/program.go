@@ -50,10 +50,13 @@ func (b *program) inPlace() (bool, error) {
 		return false, err
 	}
 	there, err := os.ReadFile(target)
-	if err != nil || bytes.Equal(there, program) {
-		return err == nil, err
+	if err != nil {
+		return false, err
 	}
-	if b.repeats(firstboot.Agent) { // an operator requested this one
+	if bytes.Equal(there, program) {
+		return true, nil
+	}
+	if b.repeats(firstboot.Agent) { // --from names this step or an earlier one: the operator wants this program
 		return false, nil
 	}
 	state, err := b.ownFolder().Load()
@@ -145,6 +148,9 @@ func (b *program) resumption() (resumed, error) {
 		}
 	}
 	if !b.systemd() {
+		if strings.ContainsAny(strings.Join(args, ""), ";&|<>`()#*?[]{}~!") {
+			return resumed{}, fmt.Errorf("%q has characters that the shell of cron interprets", args)
+		}
 		return resumed{resumeCron, resumeHeader + "@reboot root " + strings.Join(args, " ") + "\n"}, nil
 	}
 	return resumed{resumeUnit, resumeHeader + `[Unit]
@@ -164,7 +170,7 @@ WantedBy=multi-user.target
 `}, nil
 }
 
-// resumeAfterReboot makes a reboot resume here, unless userdata's script does.
+// resumeAfterReboot writes the file that resumes the first boot after a reboot, unless one exists.
 func (b *program) resumeAfterReboot() error {
 	r, err := b.resumption()
 	if err != nil {

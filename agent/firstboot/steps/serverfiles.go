@@ -3,9 +3,10 @@ package steps
 import (
 	"maps"
 	"net/netip"
-	"regexp"
 	"slices"
 	"strings"
+
+	"pulley/internal/pattern"
 )
 
 // The marks around the lines of Pulley in /etc/hosts and puppet.conf. Everything outside them belongs to the machine's owner.
@@ -57,8 +58,8 @@ func withoutBlock(text, begin, end string) string {
 
 // The lines of puppet.conf, see puppet/settings/ini_file.rb.
 var (
-	confSection = regexp.MustCompile(`^\s*\[\s*(\w+)\s*\]\s*$`)
-	confSetting = regexp.MustCompile(`^\s*(\w+)\s*=`)
+	confSection = pattern.Lazy(`^\s*\[\s*(\w+)\s*\]\s*$`)
+	confSetting = pattern.Lazy(`^\s*(\w+)\s*=`)
 )
 
 // withAgentSettings returns the text of puppet.conf with settings in a block at the begin of section [agent]. Other values of these
@@ -75,7 +76,7 @@ func withAgentSettings(text string, settings map[string]string) string {
 	var out strings.Builder
 	section, placed := "main", false
 	for line := range strings.Lines(text) {
-		if m := confSection.FindStringSubmatch(line); m != nil {
+		if m := confSection().FindStringSubmatch(line); m != nil {
 			section = m[1]
 			out.WriteString(line)
 			if section == "agent" && !placed {
@@ -84,7 +85,7 @@ func withAgentSettings(text string, settings map[string]string) string {
 			}
 			continue
 		}
-		if m := confSetting.FindStringSubmatch(line); m != nil && section == "agent" {
+		if m := confSetting().FindStringSubmatch(line); m != nil && section == "agent" {
 			if _, ours := settings[m[1]]; ours {
 				line = confOff + line
 			}

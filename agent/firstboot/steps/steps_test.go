@@ -68,7 +68,7 @@ func TestWaitsForTheTime(t *testing.T) {
 	if left := look(); !strings.Contains(left, "no time server has set the clock yet") {
 		t.Errorf("before a time server answered: %q", left)
 	}
-	now = now.Add(2 * timesyncPatient)
+	now = now.Add(2 * timesyncPatience)
 	if left := look(); left != "" {
 		t.Errorf("where no time server answers for long: %q", left)
 	}

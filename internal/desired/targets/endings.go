@@ -45,7 +45,7 @@ func (c Change) rolled() *trust.Rolled {
 // started returns the start of the rollout that owns a gate; nil if there is none.
 func (p past) started(g model.Gate) *Change {
 	for _, e := range p {
-		if c := e.Change; c != nil && c.Kind == RolloutStarted && c.Epoch == g.Epoch && c.Rollout != nil && c.Rollout.ID == g.Rollout {
+		if c := e.change; c != nil && c.Kind == RolloutStarted && c.Epoch == g.Epoch && c.Rollout != nil && c.Rollout.ID == g.Rollout {
 			return c
 		}
 	}
@@ -74,7 +74,7 @@ func (s *Targets) SignStart(ctx context.Context, b *etcd.Batch, ref model.Ref, d
 		return err
 	}
 	d.Gate.Epoch = start.Epoch
-	return s.putEndings(ctx, b, ref, d, append(history, entry{Key: s.db.Env(ref).Change(start.Epoch), Change: &start}), start, a)
+	return s.putEndings(ctx, b, ref, d, append(history, entry{key: s.db.Env(ref).Change(start.Epoch), change: &start}), start, a)
 }
 
 // putEndings adds the documents with which a rollout may end. All ends have the epoch after its start, because nothing else changes a

@@ -17,8 +17,8 @@ import (
 // one, except the last change of a scope.
 const HistoryKept = 1000
 
-// PruneBatch is the number of deletions in a transaction.
-const PruneBatch = 100
+// pruneBatch is the number of deletions in a transaction.
+const pruneBatch = 100
 
 // PruneHistory deletes changes of an environment, with their permits, beyond the newest keep ones. It returns their
 // number. now judges epochs. It keeps what later decisions need: the last change of each scope, and the changes with the highest release and
@@ -40,7 +40,7 @@ func (s *Targets) PruneHistory(ctx context.Context, env string, keep int, now ti
 	if newest := history[0].Epoch; gap(history[:keep]) || !PossibleEpoch(newest, now) {
 		return 0, fmt.Errorf("cannot shorten the history of %s: its newest changes are not all that led to epoch %d\nsee `pulley status -e %[1]s`, then run `pulley recover -e %[1]s`", env, newest)
 	}
-	for batch := range slices.Chunk(unneeded(history, keep, now), PruneBatch/2) {
+	for batch := range slices.Chunk(unneeded(history, keep, now), pruneBatch/2) {
 		b := etcd.If()
 		for _, epoch := range batch {
 			b.Delete(k.Change(epoch), k.Permit(epoch))

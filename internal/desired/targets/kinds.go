@@ -41,6 +41,3 @@ func Kinds(k etcd.EnvKeys, ref model.Ref) []kinds.Kind {
 		}},
 	}
 }
-
-// EndingsKind is the documents with which a rollout may end; package journal lists it among its keys.
-func EndingsKind(key string) kinds.Kind { return kinds.Of[Endings](key) }

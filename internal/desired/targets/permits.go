@@ -83,8 +83,8 @@ func PossibleEpoch(e model.Epoch, now time.Time) bool { return PlausibleEpoch(e,
 type past []entry
 
 type entry struct {
-	Key    string
-	Change *Change // nil for an unreadable one: it must block no operator from the next change, and doctor reports it
+	key    string
+	change *Change // nil for an unreadable one: it must block no operator from the next change, and doctor reports it
 	written
 }
 
@@ -118,8 +118,8 @@ func (s *Targets) past(ctx context.Context, env string, d Desires) (all past, er
 func (p past) changes() []Change {
 	var all []Change
 	for _, e := range p {
-		if e.Change != nil {
-			all = append(all, *e.Change)
+		if e.change != nil {
+			all = append(all, *e.change)
 		}
 	}
 	return all
@@ -169,7 +169,7 @@ func (s *Targets) plausibleEpoch(env string, d Desires, history past, now time.T
 		return nil
 	case len(kept) == 0:
 		return fmt.Errorf("the gate of %s has epoch %d, and its history is empty\nfind who deleted %s; `pulley recover -e %s` begins it again", env, epoch, k.History(), env)
-	case kept[len(kept)-1].Key != k.Change(epoch):
+	case kept[len(kept)-1].key != k.Change(epoch):
 		return fmt.Errorf("the gate of %s has epoch %d, which is not that of the last change\nfind who wrote it; `pulley recover -e %s` restores it", env, epoch, env)
 	case !PossibleEpoch(epoch, now):
 		return s.Implausible(env, epoch)
@@ -178,18 +178,18 @@ func (s *Targets) plausibleEpoch(env string, d Desires, history past, now time.T
 	compare := fmt.Sprintf("compare `pulley history -e %s` with what you know, then `pulley recover -e %[1]s`", env)
 	for _, e := range slices.Backward(kept) {
 		switch {
-		case e.Key != k.Change(epoch):
-			return fmt.Errorf("the history of %s has no change between %s and %s\nfind who deleted it, or wrote the newer one; %s", env, e.Key, newer.Key, compare)
-		case e.Change != nil && e.altered(newer.written):
-			return fmt.Errorf("somebody wrote %s again: a change is written once\nfind who wrote it; %s", e.Key, compare)
+		case e.key != k.Change(epoch):
+			return fmt.Errorf("the history of %s has no change between %s and %s\nfind who deleted it, or wrote the newer one; %s", env, e.key, newer.key, compare)
+		case e.change != nil && e.altered(newer.written):
+			return fmt.Errorf("somebody wrote %s again: a change is written once\nfind who wrote it; %s", e.key, compare)
 		}
-		if c := e.Change; c != nil && c.anchors() {
+		if c := e.change; c != nil && c.anchors() {
 			return nil
 		}
 		newer, epoch = e, epoch-1
 	}
 	if len(history) < HistoryKept && epoch > 0 {
-		return fmt.Errorf("the history of %s has no change before %s\nfind who deleted it; %s", env, newer.Key, compare)
+		return fmt.Errorf("the history of %s has no change before %s\nfind who deleted it; %s", env, newer.key, compare)
 	}
 	return nil
 }

@@ -1,6 +1,6 @@
 // Package kinds finds what this program cannot read in etcd. Each subject lists the kinds of its values, and how each is read.
 //
-// It must never know a subject, and never write.
+// It must never know a kind itself, and never write.
 package kinds
 
 import (
@@ -10,19 +10,18 @@ import (
 	"pulley/internal/etcd"
 )
 
-// Errors of values that are not what their keys say.
-var (
-	ErrNotOurs   = errors.New("it is not a key of Pulley, and is ignored")
-	ErrOfAnother = errors.New("it is that of another node")
-)
+// ErrOfAnother is a value of another node than its key says.
+var ErrOfAnother = errors.New("it is that of another node")
 
 // Kind is the values of one kind.
 type Kind struct {
-	At    string                               // their key, or the prefix of their keys, which ends with a slash
-	Node  bool                                 // the rest of a key is the name of a node or of a machine
-	Most  int64                                // with more of them, none is read; 0: no limit
-	Types []any                                // a zero value of each type that is stored; none: bytes without a form
-	Read  func(rest string, kv *etcd.KV) error // nil: their bytes have no form, or `pulley releases verify` checks them
+	At        string                               // their key, or the prefix of their keys, which ends with a slash
+	Node      bool                                 // the rest of a key is the name of a node or of a machine
+	BelowNode bool                                 // the first segment of the rest is the name of a node
+	OfUser    bool                                 // a value may name a user of etcd
+	Most      int64                                // with more of them, none is read; 0: no limit
+	Types     []any                                // a zero value of each type that is stored; none: bytes without a form
+	Read      func(rest string, kv *etcd.KV) error // nil: their bytes have no form, or `pulley releases verify` checks them
 }
 
 // Many reports whether the kind has many keys, below a prefix.
@@ -44,7 +43,7 @@ func OfNodes[T any](at string) Kind {
 func OfScopes[T any](at, all string) Kind {
 	return Kind{At: at, Types: []any{*new(T)}, Read: func(rest string, kv *etcd.KV) error {
 		if _, ok := etcd.ScopeOf(rest, all); !ok {
-			return ErrNotOurs
+			return etcd.ErrNotOurs
 		}
 		return Into[T](kv)
 	}}

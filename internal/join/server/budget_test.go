@@ -252,7 +252,7 @@ func TestProgressRejectsInvalidStepNames(t *testing.T) {
 func TestPanicIsAnsweredAndLogged(t *testing.T) {
 	for _, level := range []slog.Level{slog.LevelInfo, slog.LevelDebug} {
 		var log bytes.Buffer
-		d := New(Config{Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level}))})
+		d := New(Config{Now: time.Now, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: level}))})
 		answer := httptest.NewRecorder()
 		d.gate.answer(func(context.Context, *caller) (any, error) { panic("out of luck") })(answer, httptest.NewRequest(http.MethodPost, join.PathLeave, &bytes.Buffer{}))
 		if answer.Code != http.StatusInternalServerError {

@@ -56,8 +56,8 @@ type CA interface {
 type Config struct {
 	DB           *etcd.DB // of a user that may create users
 	CA           CA
-	Left         access.RecordLeft     // what becomes of the machine record of a node that leaves
-	Now          func() time.Time      // time.Now when nil
+	Left         access.RecordLeft // what becomes of the machine record of a node that leaves
+	Now          func() time.Time
 	Log          *slog.Logger          // discarded when nil
 	Endpoints    []string              // of etcd, as nodes and operators reach it
 	NodeLifetime time.Duration         // of a certificate
@@ -92,9 +92,6 @@ type Server struct {
 
 // New returns a server of joins.
 func New(c Config) *Server {
-	if c.Now == nil {
-		c.Now = time.Now
-	}
 	if c.Log == nil {
 		c.Log = slog.New(slog.DiscardHandler)
 	}

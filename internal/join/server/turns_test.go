@@ -338,7 +338,7 @@ func asks(t testing.TB, st *etcd.DB, turn bool) func(testing.TB) {
 	if err := access.FirstBootsIn(st).Put(t.Context(), dev, b, 0); err != nil {
 		t.Fatal(err)
 	}
-	d := New(Config{DB: st})
+	d := New(Config{DB: st, Now: time.Now})
 	return func(t testing.TB) {
 		a, err := d.ask(t.Context(), &caller{}, certified{ref: dev, identity: &access.Identity{Node: b.Node, Role: b.Role}}, join.Machine{ID: b.Machine}, queue{selected: true, now: d.Now().UTC()})
 		if err != nil || a.Granted != turn {

@@ -79,6 +79,7 @@ func (w *world) serve(change func(*Config)) *serve {
 	w.t.Helper()
 	s := &serve{log: &observe.Log{}, counters: prometheus.NewRegistry()}
 	c := Config{
+		Now:  time.Now,
 		Left: records.Left,
 		DB:   w.etcd.Admin(), CA: w.ca, Log: s.log.Logger(), Metrics: s.counters,
 		Endpoints: []string{w.etcd.Endpoint},

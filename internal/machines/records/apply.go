@@ -1,4 +1,5 @@
-// Package records stores the machines that Pulley creates, and what it did with them. All writes need the lock of an apply.
+// Package records stores the machines that Pulley creates, and what it did with them. All writes need the lock of an
+// apply, except that of a removal, which marks a machine as joined.
 //
 // It must never decide what becomes of a machine: package plan does.
 package records
@@ -37,12 +38,11 @@ type Machines struct {
 	notices *notify.Notices
 
 	campaigns *journal.Campaigns
-	clock     func() time.Time
 }
 
 // In returns the machines of a fleet.
 func In(db *etcd.DB) *Machines {
-	return &Machines{db, targets.In(db), fleet.In(db), access.In(db), access.TokensIn(db), access.JoinsIn(db), notify.NoticesIn(db), journal.In(db), time.Now}
+	return &Machines{db, targets.In(db), fleet.In(db), access.In(db), access.TokensIn(db), access.JoinsIn(db), notify.NoticesIn(db), journal.In(db)}
 }
 
 var (
@@ -170,7 +170,7 @@ func update[T any](ctx context.Context, a *Applying, key string, change func(old
 func (a *Applying) stillOurs(ctx context.Context) error { return a.commit(ctx, etcd.If()) }
 
 // now is the time of writes, to the second.
-func (a *Applying) now() time.Time { return a.machines.clock().UTC().Truncate(time.Second) }
+func (a *Applying) now() time.Time { return a.db.Now().UTC().Truncate(time.Second) }
 
 // PutSpec stores the environment and returns its revision. If the environment was written since revision, it returns
 // ErrChanged. It does not rewrite an equal environment: joins compare its revision.

@@ -191,7 +191,7 @@ func (a *Applying) giveUpPresigned(ctx context.Context, d *Destroyed) error {
 	if err != nil || read[a.keys.Spec()] == 0 {
 		return err
 	}
-	all, _, err := a.machines.joins.Identities.AllPresigned(ctx, a.ref)
+	all, _, err := access.IdentitiesIn(a.db).AllPresigned(ctx, a.ref)
 	for node := range all {
 		if err == nil {
 			err = a.machines.joins.GiveUpPresigned(ctx, a.ref, node, access.Removal{At: a.now(), By: a.by})
@@ -207,7 +207,7 @@ func (a *Applying) giveUpPresigned(ctx context.Context, d *Destroyed) error {
 // recordCleanups records what Puppet servers have of the nodes that are still in the fleet: the environment is destroyed with them.
 func (a *Applying) recordCleanups(ctx context.Context, at access.Places) error {
 	nodes := map[string]bool{}
-	identities, _, err := a.machines.joins.Identities.List(ctx, a.ref)
+	identities, _, err := access.IdentitiesIn(a.db).List(ctx, a.ref)
 	for node, i := range identities {
 		nodes[node] = i.Live()
 	}

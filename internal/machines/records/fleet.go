@@ -20,15 +20,14 @@ const tokenMargin = time.Hour
 // Fleet is the fleet of an apply: the inventory in etcd, and the userdata of machines.
 type Fleet struct {
 	*Applying
-	boot  *boots.Connection
-	want  *environments.Environment
-	clock func() time.Time
+	boot *boots.Connection
+	want *environments.Environment
 }
 
 // NewFleet returns the fleet of an apply, which lasts as long as the apply. want is the environment to apply, form the provider's form of
 // userdata, "" without a provider. It first checks that a machine of each role could boot: no token exists by then.
-func NewFleet(a *Applying, want *environments.Environment, form userdata.Form, boot *boots.Connection, now func() time.Time) (*Fleet, error) {
-	f := &Fleet{Applying: a, boot: boot, want: want, clock: now}
+func NewFleet(a *Applying, want *environments.Environment, form userdata.Form, boot *boots.Connection) (*Fleet, error) {
+	f := &Fleet{Applying: a, boot: boot, want: want}
 	if form == "" {
 		return f, nil
 	}
@@ -37,7 +36,7 @@ func NewFleet(a *Applying, want *environments.Environment, form userdata.Form, b
 			continue
 		}
 		n := model.Node{Role: r.Name, Num: r.Cardinality, Stack: want.Stack} // the node with the longest name
-		p, err := boot.ForMachine(want, r, n.String(), n.Hostname(), f.clock())
+		p, err := boot.ForMachine(want, r, n.String(), n.Hostname(), f.db.Now())
 		if err == nil {
 			_, err = userdata.Render(p, form)
 		}
@@ -52,10 +51,10 @@ func NewFleet(a *Applying, want *environments.Environment, form userdata.Form, b
 // machine may take, and a margin.
 func (f *Fleet) Userdata(o machines.Order, r environments.Role, form userdata.Form) ([]byte, machines.Token, error) {
 	var t access.Token
-	p, err := f.boot.ForMachine(f.want, r, o.Node, o.Name, f.clock())
+	p, err := f.boot.ForMachine(f.want, r, o.Node, o.Name, f.db.Now())
 	if err == nil && len(p.Servers) > 0 {
 		p.Token, t = access.NewToken(t)
-		t.Created = f.clock().UTC().Truncate(time.Second)
+		t.Created = f.db.Now().UTC().Truncate(time.Second)
 		t.Expires = t.Created.Add(f.want.TimeoutOf(r) + tokenMargin)
 	}
 	var text []byte

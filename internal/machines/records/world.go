@@ -36,7 +36,7 @@ func (s *Machines) FleetReader(ref model.Ref) FleetReader {
 
 // World reads the input of a plan from etcd, at the current revision. It needs no lock.
 func (r FleetReader) World(ctx context.Context) (machines.World, error) {
-	return r.machines.World(ctx, r.ref, r.machines.clock())
+	return r.machines.World(ctx, r.ref, r.db.Now())
 }
 
 // Unchanged reports whether the stored environment, the host list, the inventory and the holds equal those of a World.
@@ -70,7 +70,7 @@ func (r FleetReader) Places(ctx context.Context, e *environments.Environment) (m
 	if err != nil {
 		return nil, err
 	}
-	old, _, err := r.machines.fleet.Specs.Spec(ctx, r.ref)
+	old, _, err := specs.In(r.db).Spec(ctx, r.ref)
 	if err != nil {
 		return nil, err
 	}

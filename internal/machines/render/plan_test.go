@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"pulley/environments"
-	"pulley/internal/fleet"
 	"pulley/internal/machines"
 	"pulley/internal/machines/apply"
 	"pulley/internal/machines/plan"
@@ -172,34 +171,6 @@ func TestPlanIsSafeForTerminals(t *testing.T) {
 		if len(all) > 3000 || strings.ContainsFunc(all, func(r rune) bool { return r < ' ' || r == 0x7f || r == 0x202e }) {
 			t.Errorf("%.40q: %.300q", name, all)
 		}
-	}
-}
-
-// Without this a degraded environment would look healthy.
-func TestHealthNamesLackingNodes(t *testing.T) {
-	t.Parallel()
-	e := parsed(t, "roles:\n  db: {cardinality: 1}\n  compute:\n    cardinality: 7\n    members: [old.example.com]\n")
-	w := newWorld()
-	for _, node := range []string{"db1", "compute1", "compute2", "compute9", "old.example.com"} {
-		w.join(node, "")
-	}
-	w.silence("compute2")
-	w.Hosts["compute3"], w.Views["compute3"] = model.Host{}, model.View{State: model.Pending}
-	h := fleet.Judge(e, w.Hosts, w.Views)
-	want := "degraded: compute 2 of 8 converged (compute2 silent, compute3 pending, compute4 not registered, compute5 not registered, and 2 more)"
-	if got := h.Sentence(); h.Healthy || got != want {
-		t.Errorf("health: %s", got)
-	}
-	if r := h.Roles[1]; r.Wanted != 8 || r.Registered != 4 || r.Converged != 2 {
-		t.Errorf("compute: %+v", r)
-	}
-	for node := range e.Nodes() {
-		w.join(node.String(), node.Role)
-	}
-	// Puppet's own daemon runs instead of the agent: nothing lacks there.
-	w.Views["compute2"] = model.View{State: model.Held, Cause: model.Cause{Reason: model.ReasonDaemon}}
-	if h := fleet.Judge(e, w.Hosts, w.Views); !h.Healthy || h.Sentence() != "healthy" {
-		t.Errorf("health: %s", h.Sentence())
 	}
 }
 

@@ -1,4 +1,4 @@
-// Package render makes sentences of the codes of machines: of reasons, plans, differences and health. It is the only
+// Package render makes sentences of the codes of machines: of reasons, plans and differences. It is the only
 // place that does, and it must never decide anything. Its results contain no control characters.
 package render
 

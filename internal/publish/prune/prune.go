@@ -29,6 +29,9 @@ type Prunes struct {
 // In returns the prunes of a fleet.
 func In(db *etcd.DB) *Prunes { return &Prunes{db, release.In(db), targets.In(db)} }
 
+// pruneBatch is the number of deletions in a transaction.
+const pruneBatch = 100
+
 // BeginPrune blocks publishers until Close. It fails during a publish.
 func (s *Prunes) BeginPrune(ctx context.Context, by string) (*Pruning, error) {
 	l, err := release.Lock(ctx, s.db, etcd.LockSpec{
@@ -149,7 +152,7 @@ func (p *Pruning) Close() error { return p.lock.Close() }
 // Remove deletes the values of a set that a plan from these facts still contains, and calls removed with the key of
 // each. It fails with ErrConflict when a target changed since the facts were read.
 func (p *Pruning) Remove(ctx context.Context, set PruneSet, facts PruneFacts, removed func(key string)) error {
-	for batch := range slices.Chunk(set.keys(p.s.db.Keys), targets.PruneBatch) {
+	for batch := range slices.Chunk(set.keys(p.s.db.Keys), pruneBatch) {
 		// The keys themselves are not compared: they are immutable, and the two guards cover their uses.
 		b := etcd.If(p.lock.Standing(), etcd.Same(p.s.db.Keys.Targets(), facts.targets)).Delete(batch...)
 		resp, err := p.s.db.Run(ctx, b, clientv3.OpGet(p.lock.Key(), clientv3.WithCountOnly()))

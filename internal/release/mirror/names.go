@@ -3,10 +3,10 @@ package mirror
 import (
 	"errors"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 
+	"pulley/internal/pattern"
 	"pulley/internal/release/content"
 )
 
@@ -14,7 +14,7 @@ import (
 var ErrAbsent = errors.New("there is none")
 
 // Lines are named by versions. Names therefore need no escaping, in URLs and as files.
-var lineName = regexp.MustCompile(`^[0-9A-Za-z][0-9A-Za-z.+-]{0,63}$`)
+var lineName = pattern.Lazy(`^[0-9A-Za-z][0-9A-Za-z.+-]{0,63}$`)
 
 const (
 	contentFolder = "content/"
@@ -33,7 +33,7 @@ func ObjectName(hash string) (string, error) {
 // DeltaName returns the path of the delta at a position of a line, below a mirror's base.
 func DeltaName(line string, seq int64) (string, error) {
 	switch {
-	case !lineName.MatchString(line):
+	case !lineName().MatchString(line):
 		return "", fmt.Errorf("%.80q is not the name of a line: that is a version, like 1.4.0", line)
 	case seq < 0 || seq > maxSeq:
 		return "", fmt.Errorf("%d is not a position of a line", seq)

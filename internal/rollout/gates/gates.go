@@ -88,13 +88,13 @@ func (g Gate) check() error {
 		return errors.New("prometheus and query belong together")
 	case len(g.Command) == 0 && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == ""):
 		return errors.New("its URL is not like https://prometheus.example:9090")
-	case g.Timeout < 0 || time.Duration(g.Timeout) > time.Hour:
+	case g.Timeout != 0 && (time.Duration(g.Timeout) < time.Second || time.Duration(g.Timeout) > time.Hour):
 		return errors.New("its timeout is not from 1s to 1h")
 	}
 	return nil
 }
 
-// About is the campaign for which gates are asked. Commands have it in their environment.
+// About is the rollout that gates check. Commands get it in their environment.
 type About struct {
 	Environment, Rollout string
 	Target               model.Target
@@ -203,7 +203,8 @@ func get(ctx context.Context, address string) (status int, body []byte, err erro
 	return resp.StatusCode, body, err
 }
 
-// query asks for the value of a query now. The times of its samples are that of the evaluation; an old one is that of a cache: https://prometheus.io/docs/prometheus/latest/querying/api/#instant-queries
+// query evaluates the query now. Prometheus stamps each sample with the time of the evaluation, and an old stamp means a cache. See
+// https://prometheus.io/docs/prometheus/latest/querying/api/#instant-queries.
 func (g Gate) query(ctx context.Context, now time.Time) rollout.Answer {
 	status, body, err := get(ctx, strings.TrimSuffix(g.Prometheus, "/")+"/api/v1/query?query="+url.QueryEscape(g.Query))
 	if err != nil {

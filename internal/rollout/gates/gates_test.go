@@ -75,7 +75,7 @@ func TestGatesAnswer(t *testing.T) {
 		{`{http: URL/down}`, "refused HTTP status 503"},
 		{`{http: URL/login}`, "refused HTTP status 302"},
 		{`{prometheus: URL/login, query: x}`, "unanswered HTTP status 404: no answer of Prometheus"},
-		{`{http: URL/slow, timeout: 100ms}`, "unanswered it did not answer in time"},
+		{`{http: URL/slow, timeout: 1s}`, "unanswered it did not answer in time"},
 		{`{http: CLOSED/x}`, "unanswered dial tcp 127.0.0.1:1: connect: connection refused"},
 		{`{prometheus: URL, query: "few < 5"}`, "passed "},
 		{`{prometheus: URL, query: "many < 5"}`, "refused the query has no samples"},
@@ -97,7 +97,7 @@ func TestGatesAnswer(t *testing.T) {
 		{`{command: [sh, -c, 'setsid sleep 1000 &']}`, "passed "},
 		{`{command: ["false"]}`, "refused exit code 1"},
 		{`{command: [/nowhere/program]}`, "unanswered fork/exec /nowhere/program: no such file or directory"},
-		{`{command: [sh, -c, 'sleep 60 & sleep 60'], timeout: 200ms}`, "unanswered it did not answer in time"},
+		{`{command: [sh, -c, 'sleep 60 & sleep 60'], timeout: 1s}`, "unanswered it did not answer in time"},
 	} {
 		name := fmt.Sprintf("g%d", i)
 		definition := strings.NewReplacer("URL", server.URL, "CLOSED", closed).Replace(c.definition)
@@ -127,7 +127,7 @@ func TestLoadRefuses(t *testing.T) {
 	for definition, want := range map[string]string{
 		"{}": "it needs one of command, http and prometheus", "{command: [a], http: 'https://x'}": "it needs one of",
 		"{prometheus: 'https://x'}": "prometheus and query belong together", "{http: 'https://x', query: x}": "belong together",
-		"{http: x}": "its URL is not like", "{http: 'https://x', timeout: 2h}": "its timeout is not from 1s to 1h", "{htp: x}": "field htp not found",
+		"{http: x}": "its URL is not like", "{http: 'https://x', timeout: 2h}": "its timeout is not from 1s to 1h", "{http: 'https://x', timeout: 20ms}": "its timeout is not from 1s to 1h", "{htp: x}": "field htp not found",
 	} {
 		file := filepath.Join(t.TempDir(), "gates.yaml")
 		if err := os.WriteFile(file, []byte("gates: {x: "+definition+"}"), 0o600); err != nil {

@@ -13,10 +13,9 @@ import (
 
 // Kinds lists the kinds of values of this package, of one environment.
 func Kinds(k etcd.EnvKeys) []kinds.Kind {
-	endings := targets.EndingsKind("")
 	return []kinds.Kind{
 		kinds.Of[model.LiveJob](k.Job()), kinds.OfNodes[model.Assignment](k.Assignment("")),
-		{At: k.Campaigns(), Types: append([]any{rollout.Plan{}, rollout.State{}, chunk{}}, endings.Types...), Read: func(rest string, kv *etcd.KV) error {
+		{At: k.Campaigns(), Types: []any{rollout.Plan{}, rollout.State{}, chunk{}, targets.Endings{}}, Read: func(rest string, kv *etcd.KV) error {
 			id, part, _ := strings.Cut(rest, "/")
 			switch kind, _, _ := strings.Cut(part, "/"); kind {
 			case "plan":
@@ -28,11 +27,11 @@ func Kinds(k etcd.EnvKeys) []kinds.Kind {
 			case "state":
 				return kinds.Into[rollout.State](kv)
 			case "endings":
-				return endings.Read("", kv)
+				return kinds.Into[targets.Endings](kv)
 			case "nodes":
 				return kinds.Into[chunk](kv)
 			}
-			return kinds.ErrNotOurs
+			return etcd.ErrNotOurs
 		}},
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"pulley/internal/fleet"
 	"pulley/internal/model"
 	"pulley/internal/rollout"
+	"pulley/internal/specs"
 )
 
 // Away reports whether an apply retires the node of a machine record, or replaces its machine. Package records has it.
@@ -168,11 +169,7 @@ func (c *Campaign) look(f fleet.FleetState, name string, n rollout.Node, now tim
 	if l, ok := f.Lockouts[name]; ok && (n.Status == nil || !n.Status.Ends(l)) {
 		d.LockedOut = &l
 	}
-	for _, scope := range []etcd.Scope{{Node: name}, {Role: role}, {}} {
-		if h, ok := f.Holds[scope]; ok {
-			d.Holds = append(d.Holds, h)
-		}
-	}
+	d.Holds = f.HoldsOf(role, name)
 	n.View = model.Look(n.Status, d, now)
 	d.Assigned = &model.Assignment{Target: c.Plan.Target, Epoch: d.Gate.Epoch}
 	n.Wanted = d.Wanted()
@@ -190,7 +187,7 @@ func (s *Campaigns) candidates(ctx context.Context, ref model.Ref, c *Campaign) 
 	if len(limits) == 0 {
 		return all, nil
 	}
-	e, _, err := s.fleet.Specs.Spec(ctx, ref)
+	e, _, err := specs.In(s.db).Spec(ctx, ref)
 	if err != nil {
 		return nil, err
 	}

@@ -314,7 +314,7 @@ func (e *Etcd) Size() (stored, inUse int64) {
 	return backend.Size(), backend.SizeInUse()
 }
 
-// Store returns a connection to the keyspace inside the process, which needs no certificate.
+// DB returns a connection to the keyspace inside the process, which needs no certificate.
 func (e *Etcd) DB(prefix string, timeout time.Duration) *etcd.DB {
 	return etcd.Over(v3client.New(e.server.Server), e.server.Server.Backend().Defrag, e.Endpoint(), prefix, timeout)
 }

@@ -61,7 +61,7 @@ func StartAuth(t testing.TB, o AuthOptions) *Auth {
 // Admin returns a connection as `pulley serve`, which may do everything.
 func (a *Auth) Admin() *etcd.DB { a.t.Helper(); return a.DB(Serve) }
 
-// Store returns a connection with a certificate of this name. The test decides whether the user exists.
+// DB returns a connection with a certificate of this name. The test decides whether the user exists.
 func (a *Auth) DB(user string) *etcd.DB {
 	a.t.Helper()
 	s, err := etcd.Open(a.Config(user))

@@ -1,4 +1,5 @@
-// Package fleettest makes the fleets of tests of what is in etcd: releases, targets, nodes and their access.
+// Package fleettest makes the fleets of tests of what is in etcd: releases, targets, nodes and their access. It must
+// never be imported by tests inside the packages that it imports.
 package fleettest
 
 import (
@@ -27,7 +28,7 @@ import (
 	"pulley/internal/fleet"
 	"pulley/internal/machines/records"
 	"pulley/internal/model"
-	pruning "pulley/internal/publish"
+	"pulley/internal/publish"
 	"pulley/internal/release"
 	"pulley/internal/release/content"
 	"pulley/internal/release/trust"
@@ -131,7 +132,7 @@ func (w *Wire) Cut(back bool) {
 }
 
 // Few keeps only content in use, the newest change and the newest release.
-var Few = pruning.PruneOptions{By: "bob", Keep: 1, History: time.Nanosecond, Changes: 1}
+var Few = publish.PruneOptions{By: "bob", Keep: 1, History: time.Nanosecond, Changes: 1}
 
 // Line publishes releases 1.0.0, 1.1.0, … like `pulley publish`, each with a file of its own. Every third release
 // begins a new line.

@@ -19,7 +19,7 @@ import (
 
 const groupDeadline = time.Minute
 
-// groupsRoot returns the mount point of control groups of version 2, also beside those of version 1.
+// groupsRoot returns the mount point of control groups of version 2, also where version 1 is mounted too.
 func groupsRoot() (string, error) {
 	const root = "/sys/fs/cgroup"
 	for _, dir := range []string{root, filepath.Join(root, "unified")} {
@@ -141,7 +141,7 @@ func removeGroup(ctx context.Context, group string) error {
 	if err != nil {
 		return err
 	}
-	err = os.WriteFile(filepath.Join(dir, "cgroup.kill"), []byte("1"), 0)
+	err = killGroup(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ENODEV) { // removed, or being removed
 		return err
 	}
@@ -150,7 +150,7 @@ func removeGroup(ctx context.Context, group string) error {
 			return err
 		}
 	}
-	short, cancel := context.WithTimeout(ctx, groupDeadline)
+	short, cancel := context.WithTimeout(ctx, groupDeadline) // systemd failed, or is not there
 	defer cancel()
 	if err := folder.Poll(short, func() (bool, error) { return removeGroupDir(dir), nil }); err != nil {
 		if ctx.Err() != nil {
@@ -159,6 +159,19 @@ func removeGroup(ctx context.Context, group string) error {
 		return fmt.Errorf("cannot remove control group %s: a process in it does not end", dir)
 	}
 	return nil
+}
+
+// killGroup kills all processes of a group, which Linux does since 5.14.
+func killGroup(dir string) error {
+	f, err := os.OpenFile(filepath.Join(dir, "cgroup.kill"), os.O_WRONLY, 0)
+	if _, there := os.Stat(dir); errors.Is(err, fs.ErrNotExist) && there == nil {
+		return fmt.Errorf("cannot end the processes in control group %s: it has no cgroup.kill\nuse Linux 5.14 or newer", dir)
+	}
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString("1")
+	return errors.Join(err, f.Close())
 }
 
 // endScope waits until systemd has removed the empty group of a scope. Another program must not remove it: the scope would stay
@@ -170,7 +183,7 @@ func endScope(ctx context.Context, dir string) error {
 		return errors.Is(err, fs.ErrNotExist), nil
 	}
 	for _, stop := range []bool{false, true} {
-		if stop { // systemd did not read it
+		if stop { // systemd missed that the group is empty
 			if err := askSystemd(ctx, "StopUnit", "ss", filepath.Base(dir), "replace"); err != nil {
 				return err
 			}
