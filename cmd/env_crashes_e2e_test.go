@@ -48,8 +48,8 @@ func applyScenes() []applyScene {
 
 // TestEnvApplyCrashes proves that the next apply completes one that was killed by a power cut or an OOM kill: no machine exists twice or is
 // forgotten, and no other resource changes. The command, etcd with its users and the machines' agents are real. The provider is a program.
-// An apply dies where something has just changed, and before and after each part where PULLEY_TEST_CRASHES is "all". The parts of a
-// replacement are those of a retirement and of a creation: it dies where one becomes the other.
+// An apply dies where something has just changed, and before and after each part where PULLEY_TEST_CRASHES is "all". A
+// replacement is a retirement and a creation: it dies where the one becomes the other.
 func TestEnvApplyCrashes(t *testing.T) {
 	t.Parallel()
 	f := newApplyFleet(t)
@@ -95,7 +95,7 @@ func TestEnvApplyCrashes(t *testing.T) {
 	t.Logf("%d crashes", len(all)-len(applyScenes())+1)
 }
 
-// changing are the places after which etcd or the provider has changed, and that of a wait: package machines has crashes before and after
+// changing are the places after which etcd or the provider has changed, and one wait. The tests of package machines crash before and after
 // each call of an apply.
 var changing = []string{"after:claim", "after:order", "before:register", "after:remove", "after:delete", "after:forget", "after:adopt", "after:clear"}
 

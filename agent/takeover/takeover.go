@@ -461,7 +461,7 @@ func (f Findings) Services() (resources []string) {
 }
 
 // Own returns the message of Puppet's lock that Pulley itself set, or "". If the record is unreadable, it returns "",
-// and the lock is treated as that of another program.
+// and the lock is treated as if another program had set it.
 func Own(stateDir string) string {
 	s, err := Load(stateDir)
 	if err != nil || !strings.HasPrefix(s.Message, ownMessage) {
