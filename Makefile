@@ -55,12 +55,12 @@ e2e: ## run only what needs real Puppet, cloud-init and machines that boot
 	$(GO) test -count=1 -timeout 40m -tags e2e ./internal/puppet ./internal/release/content ./internal/puppetserver/... ./internal/testbed/puppettest ./internal/machines/... ./internal/publish/source ./internal/release/trust ./puppet ./hieradata ./userdata ./internal/publish/controlrepo ./cmd/... ./e2e/...
 
 .PHONY: full
-full: ## run the tests of which `make test` runs a part: all lookups, each crash point of a run with secrets, 1,000 edits at once, 100 interrupted rotations of secrets, long rollouts, 1,000 hostile requests, a Puppet server that is away for an hour
+full: ## run the tests of which `make test` runs a part: all lookups, each crash point of runs, applies and first boots, 1,000 edits at once, 100 interrupted rotations of secrets, long rollouts, 1,000 hostile requests, a Puppet server that is away for an hour
 	@e2e/packages $(TESTED)
 	PULLEY_TEST_LOOKUPS=all $(GO) test -count=1 -timeout 40m -tags e2e -run '^TestLookupIsThatOfTheNode$$' ./e2e
 	PULLEY_TEST_TRACES=all PULLEY_TEST_CRASHES=all $(GO) test -count=1 -timeout 40m -tags 'e2e failpoint' -run '^(TestSecretsLeaveNoTrace|TestCrashes|TestEnvApplyCrashes|TestServerFirstBootCrashes)$$' ./cmd
 	PULLEY_TEST_CONTRACT=all $(GO) test -count=1 -timeout 40m -tags e2e -run '^(TestReal|TestRealServed)$$' ./internal/testbed/puppettest
-	PULLEY_TEST_MACHINES=all $(GO) test -count=1 -timeout 40m -tags e2e -run '^(TestFirstBootSurvivesPowerCut|TestTakeoverFromSystemd)$$' ./e2e/nspawn
+	PULLEY_TEST_MACHINES=all $(GO) test -count=1 -timeout 40m -tags e2e -run '^(TestFirstBootSurvivesPowerCut|TestTakeoverFromSystemd|TestKilledCreateLeavesMachineOrNone)$$' ./e2e/nspawn
 	PULLEY_TEST_AWAY=1h $(GO) test -count=1 -timeout 100m -tags e2e -run '^TestPuppetServerScenarios$$' ./cmd
 	PULLEY_TEST_HOSTILE=1000 $(GO) test -count=1 -timeout 20m -run '^TestScenarios$$/^serve_survives_hostile_requests$$' ./cmd
 	PULLEY_TEST_FILES=10000 $(GO) test -count=1 -timeout 60m -tags e2e -run '^TestFilesAreReadAsPuppetDoes$$' ./internal/publish/controlrepo

@@ -81,6 +81,9 @@ func TestTickResumesAfterAnyCrash(t *testing.T) {
 					if r := w.tick(t); r.Err != nil || r.Run != nil || endOf(t, w) != want {
 						t.Errorf("the run after that is not quiet: %+v\n%s", r, endOf(t, w))
 					}
+					if n := len(w.machine.retired); n > 1 { // once more than before the crash
+						t.Errorf("after the crash, the hooks of a retirement ran %d times", n)
+					}
 				})
 			}
 		})

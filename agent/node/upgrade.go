@@ -212,7 +212,7 @@ func (u *supervisor) try(ctx context.Context, s upgrade.State, want model.AgentC
 	defer parts.Close()
 	p, there, err := u.find(ctx, parts, s, want)
 	if err == nil && !there {
-		err = u.folder.Place(p.SHA256, func(w io.Writer) error { return p.CopyTo(ctx, w, parts.Objects) })
+		err = u.folder.Fetch(p.SHA256, func(w io.Writer) error { return p.CopyTo(ctx, w, parts.Objects) })
 	}
 	program := upgrade.Program{Version: want.Version, Digest: p.SHA256}
 	switch {

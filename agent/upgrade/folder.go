@@ -130,7 +130,7 @@ func (f Folder) Save(s State) error {
 		err = os.MkdirAll(f.Dir, 0o700)
 	}
 	if err == nil {
-		_, err = place(filepath.Join(f.Dir, stateFile), 0o600, func(w io.Writer) error { _, err := w.Write(append(b, '\n')); return err })
+		_, err = writeFile(filepath.Join(f.Dir, stateFile), 0o600, func(w io.Writer) error { _, err := w.Write(append(b, '\n')); return err })
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write the state of the agent's upgrade: %w", err)
@@ -138,8 +138,8 @@ func (f Folder) Save(s State) error {
 	return nil
 }
 
-// Place writes a candidate's program to disk with write. It keeps an existing file with the right digest.
-func (f Folder) Place(digest string, write func(io.Writer) error) error {
+// Fetch writes a candidate's program to disk with write. It keeps an existing file with the right digest.
+func (f Folder) Fetch(digest string, write func(io.Writer) error) error {
 	path := f.Candidate(digest)
 	if have, err := Digest(path); err == nil && have == digest {
 		return nil
@@ -147,7 +147,7 @@ func (f Folder) Place(digest string, write func(io.Writer) error) error {
 	err := os.MkdirAll(filepath.Dir(path), 0o755)
 	if err == nil {
 		var got string
-		if got, err = place(path, 0o755, write); err == nil && got != digest {
+		if got, err = writeFile(path, 0o755, write); err == nil && got != digest {
 			err = errors.Join(errors.New("its digest is not the published one"), os.Remove(path))
 		}
 	}
@@ -322,11 +322,11 @@ func copyProgram(from, to string) (digest string, err error) {
 		return "", err
 	}
 	defer src.Close()
-	return place(to, 0o755, func(w io.Writer) error { _, err := io.Copy(w, src); return err })
+	return writeFile(to, 0o755, func(w io.Writer) error { _, err := io.Copy(w, src); return err })
 }
 
-// place writes a file atomically and durably, and returns its digest.
-func place(path string, mode fs.FileMode, write func(io.Writer) error) (digest string, err error) {
+// writeFile writes a file atomically and durably, and returns its digest.
+func writeFile(path string, mode fs.FileMode, write func(io.Writer) error) (digest string, err error) {
 	sum := sha256.New()
 	err = atomicfile.WriteFunc(path, mode, func(f *os.File) error { return write(io.MultiWriter(f, sum)) })
 	if err != nil {

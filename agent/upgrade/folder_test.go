@@ -34,7 +34,7 @@ const newDigest = "11507a0e2f5e69d5dfa40a62a1bd7b6ee57e6bcd85c67c9b8431b36fff21c
 func onProbation(t *testing.T) (Folder, State) {
 	t.Helper()
 	f := folder(t)
-	if err := f.Place(newDigest, writes("new")); err != nil {
+	if err := f.Fetch(newDigest, writes("new")); err != nil {
 		t.Fatal(err)
 	}
 	s := State{}.Found(Program{Version: "1.0.0", Digest: "x"}, 0, f.File()).Tested(Program{Version: "2.0.0", Digest: newDigest}, model.AgentChoice{Try: 4}, now)
@@ -133,19 +133,19 @@ func TestDamagedProgramIsNeverInstalled(t *testing.T) {
 // A program without the signed digest must not stay where it could be run.
 func TestPlaceRefusesOtherBytes(t *testing.T) {
 	f := folder(t)
-	if err := f.Place(newDigest, writes("other")); err == nil {
+	if err := f.Fetch(newDigest, writes("other")); err == nil {
 		t.Error("other bytes were taken")
 	}
-	if err := f.Place(newDigest, func(io.Writer) error { return errors.New("etcd is gone") }); err == nil {
+	if err := f.Fetch(newDigest, func(io.Writer) error { return errors.New("etcd is gone") }); err == nil {
 		t.Error("an error got lost")
 	}
 	if _, err := os.Stat(f.Candidate(newDigest)); err == nil {
 		t.Error("the program was left there")
 	}
-	if err := f.Place(newDigest, writes("new")); err != nil {
+	if err := f.Fetch(newDigest, writes("new")); err != nil {
 		t.Error(err)
 	}
-	if err := f.Place(newDigest, func(io.Writer) error { return errors.New("it was asked for again") }); err != nil {
+	if err := f.Fetch(newDigest, func(io.Writer) error { return errors.New("it was asked for again") }); err != nil {
 		t.Error(err)
 	}
 	if err := f.Tidy(State{}); err != nil {

@@ -109,50 +109,6 @@ func (sc watchScene) ends(o *operator, calm string) {
 	o.noViolations()
 }
 
-// A watch that restarts while it replaces a machine must not leave the node without one: an unfinished replacement does
-// not look like a dead machine. This tests a crash before and after every task.
-func TestWatchResumesAfterCrashAtStep(t *testing.T) {
-	points := map[string]bool{}
-	for _, sc := range watchScenes() {
-		t.Run(sc.say, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				o := sc.set(t)
-				w := o.watching()
-				o.events = nil
-				o.once(w)
-				events := slices.Clone(o.events)
-				calm := calmEnd(o, w)
-				for _, e := range events {
-					if e.State != apply.Begins && e.State != apply.Ends || e.Task == "" {
-						continue
-					}
-					points[e.Task+" "+string(e.State)] = true
-					crash := sc.set(t)
-					w := crash.watching()
-					crash.dies = func(s *session, now apply.Event) {
-						if now.Task == e.Task && now.State == e.State && now.Verb == e.Verb {
-							s.Crash()
-						}
-					}
-					crash.once(w)
-					sc.ends(crash, calm)
-					if t.Failed() {
-						t.Fatalf("the crash was when %s %s", e.State, e.Task)
-					}
-				}
-			})
-		})
-	}
-	others := []string{"recheck", "clear", "cleared", "adopt"} // of duplicates, and of machines that are not dead
-	for _, name := range apply.Tasks() {
-		for _, state := range []apply.EventState{apply.Begins, apply.Ends} {
-			if !points[name+" "+string(state)] && !slices.Contains(others, name) {
-				t.Errorf("there was no crash where %s %s", name, state)
-			}
-		}
-	}
-}
-
 // calmEnd returns the state some time after a watch without a crash.
 func calmEnd(o *operator, w *watch.Watcher) string {
 	for range 2 {
@@ -163,18 +119,23 @@ func calmEnd(o *operator, w *watch.Watcher) string {
 	return endOf(o)
 }
 
-// The same for a crash at every call to etcd and the provider, before and after its effect.
-func TestWatchResumesAfterCrashAtCall(t *testing.T) {
-	crashes := 0
+// A watch that restarts while it replaces a machine must not leave the node without one: an unfinished replacement does not look like
+// a dead machine. It crashes before and after the effect of every call to etcd and the provider.
+func TestWatchResumesAfterCrash(t *testing.T) {
+	crashes, tasks := 0, map[string]bool{}
 	for _, sc := range watchScenes() {
 		t.Run(sc.say, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				o := sc.set(t)
 				w := o.watching()
 				calls := 0
+				o.events = nil
 				o.site.Trouble = func(string) fault { calls++; return none }
 				o.once(w)
 				o.site.Trouble = nil
+				for _, e := range o.events {
+					tasks[e.Task] = true
+				}
 				calm := calmEnd(o, w)
 				for k := 1; k <= calls; k++ {
 					for _, how := range []fault{crashBefore, crashAfter} {
@@ -201,6 +162,12 @@ func TestWatchResumesAfterCrashAtCall(t *testing.T) {
 				}
 			})
 		})
+	}
+	others := []string{"recheck", "clear", "cleared", "adopt"} // of duplicates, and of machines that are not dead
+	for _, name := range apply.Tasks() {
+		if !tasks[name] && !slices.Contains(others, name) {
+			t.Errorf("no scene has the task %s", name)
+		}
 	}
 	t.Logf("%d crashes", crashes)
 }

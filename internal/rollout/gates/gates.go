@@ -199,7 +199,7 @@ func get(ctx context.Context, address string) (status int, body []byte, err erro
 		return 0, nil, err
 	}
 	defer resp.Body.Close()
-	body, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	body, err = io.ReadAll(io.LimitReader(resp.Body, maxAnswer+1))
 	return resp.StatusCode, body, err
 }
 
@@ -209,6 +209,9 @@ func (g Gate) query(ctx context.Context, now time.Time) rollout.Answer {
 	status, body, err := get(ctx, strings.TrimSuffix(g.Prometheus, "/")+"/api/v1/query?query="+url.QueryEscape(g.Query))
 	if err != nil {
 		return unanswered(err)
+	}
+	if len(body) > maxAnswer {
+		return unanswered(errors.New("the answer is longer than 1 MiB: make a query with one sample"))
 	}
 	var answer struct {
 		Status, Error string

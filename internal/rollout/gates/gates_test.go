@@ -54,6 +54,8 @@ func TestGatesAnswer(t *testing.T) {
 			result("vector", `[{"metric":{},"value":[NOW,"1"]},{"metric":{},"value":[OLD,"1"]}]`)
 		case "/api/v1/query timeless":
 			result("vector", `[{"metric":{},"value":[null,"1"]}]`)
+		case "/api/v1/query long":
+			result("vector", `[{"metric":{"long":"`+strings.Repeat("x", 1<<20)+`"},"value":[NOW,"1"]}]`)
 		case "/api/v1/query scalar":
 			result("scalar", `[NOW,"1"]`)
 		case "/api/v1/query few[5m]":
@@ -88,6 +90,7 @@ func TestGatesAnswer(t *testing.T) {
 		{`{prometheus: URL, query: cached}`, "unanswered the answer is 1m30s old: it is that of a cache, or clocks differ"},
 		{`{prometheus: URL, query: timeless}`, "unanswered a sample of the query has no value or no time"},
 		{`{prometheus: URL, query: failed}`, "unanswered HTTP status 502: no answer of Prometheus"},
+		{`{prometheus: URL, query: long}`, "unanswered the answer is longer than 1 MiB: make a query with one sample"},
 		{`{prometheus: URL/, query: scalar}`, "passed "},
 		{`{prometheus: URL, query: "few[5m]"}`, "unanswered the result of the query is a matrix, not a vector or a scalar"},
 		{`{prometheus: URL, query: (}`, "unanswered HTTP status 400: parse error"},

@@ -86,7 +86,7 @@ func (f *testFleet) keys(id string) (keys []string) {
 // The other leaves nothing behind. A canary of the one would else take the release of the other.
 func TestStartsAtTheSameTime(t *testing.T) {
 	t.Parallel()
-	pairs := 24
+	pairs := 6
 	if s := os.Getenv(startsEnv); s != "" {
 		n, err := strconv.Atoi(s)
 		if err != nil {

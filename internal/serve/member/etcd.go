@@ -207,7 +207,9 @@ func KeepOut(dir string) (release func() error, err error) {
 	if err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
-	return f.Close, nil
+	return func() error { // a process that is being started has a copy of the open file, which would keep the lock
+		return errors.Join(syscall.Flock(int(f.Fd()), syscall.LOCK_UN), f.Close())
+	}, nil
 }
 
 // lockFolder creates the data folder and locks it. It refuses one whose restore has not finished.
