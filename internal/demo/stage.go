@@ -44,7 +44,7 @@ const (
 	logDir         = "log"
 	etcdDeadline   = 30 * time.Second
 	etcdGrace      = 5 * time.Second
-	commandTimeout = 60 * time.Second
+	commandTimeout = 5 * time.Minute // also of `rollout watch`, which waits for two runs of Puppet
 	bootTimeout    = 2 * time.Minute
 	waitTimeout    = 2 * time.Minute
 	pollInterval   = 700 * time.Millisecond
