@@ -33,9 +33,9 @@ var crashRoles = []struct{ name, second string }{
 	{"untouched", "# fake: compile-error Syntax error\n"},
 }
 
-// crashes returns the places at which the agent dies: those beside a write of its state or of Puppet, and between the two renames of
-// an installation. TestTickResumesAfterAnyCrash and TestCrashAnywhere try every place, in one process. Where PULLEY_TEST_CRASHES is
-// "all", it is each step and each place of an installation, with every kind of release.
+// crashes returns the crash points at which the agent dies: before and after it writes its state or runs Puppet, and between the two
+// renames of an installation. TestTickResumesAfterAnyCrash and TestCrashAnywhere try every one, without the whole program. Where
+// PULLEY_TEST_CRASHES is "all", they are those of each step and of an installation, with every kind of release.
 func crashes() []crash {
 	var places []string
 	for _, step := range agent.Steps(model.Take) {
